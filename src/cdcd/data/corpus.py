@@ -1,0 +1,156 @@
+"""Corpora: documents from built-in languages or files, as fixed-length token sequences in memory."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from cdcd.data import tales
+from cdcd.data.markov import markov_chain
+from cdcd.data.tokenizer import (
+    EOS,
+    PAD,
+    Tokenizer,
+    WordTokenizer,
+    learn_sentencepiece,
+    learn_words,
+)
+from cdcd.seeding import generator_for
+
+BUILT_IN = ("markov", "tales")
+Layout = Literal["documents", "stream"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Documents to train on and documents held out."""
+
+    train: list[str]
+    valid: list[str]
+
+
+def read_documents(source: str) -> list[str]:
+    """Documents of a text file (one a line) or a folder (one a file); never empty."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise ValueError(
+            f"there is no corpus {source!r}: give a text file, a folder or one of {', '.join(BUILT_IN)}"
+        )
+    documents = [text for text in _texts(path) if text.strip()]
+    if not documents:
+        raise ValueError(f"the corpus {source} holds no text")
+    return documents
+
+
+def _texts(path: Path) -> Iterator[str]:
+    if path.is_file():
+        yield from _read(path).splitlines()
+    else:
+        for file in sorted(path.rglob("*")):
+            if file.is_file() and not file.name.startswith("."):
+                yield _read(file)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text (byte {error.start}: {error.reason}); convert it first, "
+            f"for example with iconv -f latin1 -t utf-8"
+        ) from None
+
+
+def split_documents(documents: Sequence[str], valid_share: float, *, seed: int) -> Split:
+    """Hold out a random share of the documents, at least one."""
+    if len(documents) < 2:
+        raise ValueError("the corpus has one document; it needs two, one of them for validation")
+    num_valid = min(max(1, round(valid_share * len(documents))), len(documents) - 1)
+    order = torch.randperm(len(documents), generator=generator_for(seed, "split")).tolist()
+    valid = set(order[:num_valid])
+    return Split(
+        train=[text for i, text in enumerate(documents) if i not in valid],
+        valid=[text for i, text in enumerate(documents) if i in valid],
+    )
+
+
+def built_in_documents(
+    source: str, *, count: int, length: int, num_states: int, seed: int
+) -> list[str]:
+    """Documents drawn from a built-in corpus; the markov ones fill a sequence with their end."""
+    if source == "tales":
+        return tales.stories(count, seed=seed)
+    return markov_chain(num_states).documents(count, length - 1, seed=seed)
+
+
+def make_tokenizer(
+    kind: str, source: str, documents: Sequence[str], *, vocab_size: int, num_states: int
+) -> Tokenizer:
+    """The tokenizer for a corpus; built-in corpora have their own words."""
+    if kind == "sentencepiece" or (kind == "auto" and source not in BUILT_IN):
+        return learn_sentencepiece(documents, vocab_size)
+    if source == "tales":
+        return WordTokenizer(tales.VOCABULARY)
+    if source == "markov":
+        return WordTokenizer(markov_chain(num_states).words)
+    return learn_words(documents, vocab_size)
+
+
+def to_sequences(
+    documents: Sequence[str], tokenizer: Tokenizer, *, length: int, layout: Layout
+) -> Int[Tensor, "sequences length"]:
+    """Fixed-length sequences; every document ends with EOS."""
+    encoded = [[*tokenizer.encode(text), EOS] for text in documents]
+    if layout == "documents":
+        return _one_each(encoded, length)
+    stream = torch.tensor([token for tokens in encoded for token in tokens], dtype=torch.int32)
+    count = len(stream) // length
+    if count == 0:
+        raise ValueError(
+            f"the corpus (or its held-out part) has {len(stream)} tokens, fewer than one sequence "
+            f"of data.length {length}; add text, or lower data.length"
+        )
+    return stream[: count * length].view(count, length)
+
+
+def _one_each(encoded: Sequence[list[int]], length: int) -> Int[Tensor, "sequences length"]:
+    """Each document starts a sequence; a long one fills several; the rest is padding."""
+    chunks = [
+        torch.tensor(tokens[start : start + length], dtype=torch.int32)
+        for tokens in encoded
+        for start in range(0, len(tokens), length)
+    ]
+    sequences = torch.full((len(chunks), length), PAD, dtype=torch.int32)
+    for row, chunk in zip(sequences, chunks, strict=True):
+        row[: len(chunk)] = chunk
+    return sequences
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Training sequences in an order that is a function of the seed: any step's batch, at any time."""
+
+    sequences: Int[Tensor, "sequences length"]
+    batch_size: int
+    seed: int
+
+    def batch(self, step: int) -> Int[Tensor, "batch length"]:
+        """The sequences of training step `step`: whole epochs, each in a new order."""
+        size = len(self.sequences)
+        positions = torch.arange(step * self.batch_size, (step + 1) * self.batch_size)
+        epochs = positions // size
+        rows = [
+            _epoch_order(size, self.seed, epoch)[positions[epochs == epoch] % size]
+            for epoch in epochs.unique().tolist()
+        ]
+        return self.sequences[torch.cat(rows)].long()
+
+
+@lru_cache(maxsize=2)
+def _epoch_order(size: int, seed: int, epoch: int) -> Int[Tensor, " sequences"]:
+    return torch.randperm(size, generator=generator_for(seed, "epoch", epoch))

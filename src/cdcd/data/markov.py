@@ -1,0 +1,56 @@
+"""`markov`: a language whose exact likelihood and posterior are known (see `evaluation.oracle`)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cdcd.seeding import generator_for
+
+
+@dataclass(frozen=True)
+class MarkovChain:
+    """An order-1 Markov chain: first-token probabilities and transitions."""
+
+    initial: Float[Tensor, " states"]
+    transitions: Float[Tensor, "states states"]
+
+    @property
+    def num_states(self) -> int:
+        return len(self.initial)
+
+    @property
+    def words(self) -> list[str]:
+        return [f"w{state}" for state in range(self.num_states)]
+
+    def sample(
+        self, count: int, length: int, *, generator: torch.Generator
+    ) -> Int[Tensor, "count length"]:
+        """Independent sequences of the chain."""
+        first = torch.multinomial(self.initial, count, replacement=True, generator=generator)
+        columns = [first]
+        for _ in range(length - 1):
+            rows = self.transitions[columns[-1]]
+            columns.append(torch.multinomial(rows, 1, generator=generator)[:, 0])
+        return torch.stack(columns, dim=1)
+
+    def log_prob(self, states: Int[Tensor, "batch length"]) -> Float[Tensor, " batch"]:
+        """Exact log-likelihood of sequences, in nats."""
+        steps = self.transitions.log()[states[:, :-1], states[:, 1:]].sum(1)
+        return self.initial.log()[states[:, 0]] + steps
+
+    def documents(self, count: int, length: int, *, seed: int) -> list[str]:
+        """Sequences as text."""
+        words = self.words
+        states = self.sample(count, length, generator=generator_for(seed, "markov documents"))
+        return [" ".join(words[state] for state in row) for row in states.tolist()]
+
+
+def markov_chain(num_states: int, *, seed: int = 0, concentration: float = 0.3) -> MarkovChain:
+    """A random chain: rows from a symmetric Dirichlet, the smaller its concentration the sharper."""
+    generator = generator_for(seed, "markov chain")
+    alpha = torch.full((num_states + 1, num_states), concentration, dtype=torch.float64)
+    gamma = torch._standard_gamma(alpha, generator=generator) + 1e-4  # pyright: ignore[reportPrivateImportUsage]
+    rows = (gamma / gamma.sum(1, keepdim=True)).float()
+    return MarkovChain(rows[0], rows[1:])

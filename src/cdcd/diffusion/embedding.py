@@ -1,0 +1,83 @@
+"""The embedding table (§3.2): free parameters, L2-normalised and scaled by sqrt(d) wherever they are used.
+
+Noising, conditioning, self-conditioning, interpolation, clamping and the nearest token all use the one
+tensor that `Embedding.table` returns. Mixing raw and normalised rows gives a model that trains well
+and samples garbage.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+    """How tokens become vectors, and how predictions are pulled back to them."""
+
+    dim: int = 256
+    """Dimension d of the embedding space in which the noise is added."""
+    init_scale: float = 0.001
+    """Standard deviation of the initial parameters (§6.3: large values hurt)."""
+    normalise: bool = True
+    """L2-normalise every row. Without it the rows are used as they are: set `l2_penalty` (App. B.1)."""
+    l2_penalty: float = 0.0
+    """Weight of the mean squared component of the table in the loss (App. B.1, a negative result)."""
+    renormalise: bool = False
+    """Bring predictions x0_hat back to the sphere, in training and sampling (§3.2)."""
+    clamp: bool = False
+    """Replace predictions x0_hat by the nearest embedding, in training and sampling (§3.2)."""
+
+    def __post_init__(self) -> None:
+        if self.dim < 2:
+            raise ValueError(f"embedding.dim is {self.dim}, it must be at least 2")
+        if self.init_scale <= 0:
+            raise ValueError(f"embedding.init_scale is {self.init_scale}, it must be positive")
+        if self.l2_penalty < 0:
+            raise ValueError(f"embedding.l2_penalty is {self.l2_penalty}, it must not be negative")
+
+
+class Embedding(nn.Module):
+    """The learnt table of token embeddings."""
+
+    def __init__(self, vocab_size: int, config: EmbeddingConfig) -> None:
+        super().__init__()
+        self.normalise = config.normalise
+        self.weight = nn.Parameter(torch.randn(vocab_size, config.dim) * config.init_scale)
+
+    def table(self) -> Float[Tensor, "vocab embed"]:
+        """All embeddings as they are used everywhere; gradients flow through the normalisation."""
+        return normalise_rows(self.weight) if self.normalise else self.weight
+
+
+def normalise_rows(x: Float[Tensor, "*batch embed"]) -> Float[Tensor, "*batch embed"]:
+    """Scale each vector to length sqrt(d), so that its components have unit variance (§6.1)."""
+    return math.sqrt(x.shape[-1]) * F.normalize(x, dim=-1)
+
+
+def nearest_token(
+    x: Float[Tensor, "*batch embed"], table: Float[Tensor, "vocab embed"]
+) -> Int[Tensor, "*batch"]:
+    """The token whose embedding is nearest in the Euclidean sense."""
+    # |x - e|² = |x|² - 2 x·e + |e|², and |x|² is the same for all tokens.
+    return (x @ table.T - table.square().sum(-1) / 2).argmax(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """What is done to a prediction x0_hat before the score is taken from it (§3.2)."""
+
+    renormalise: bool = False
+    clamp: bool = False
+
+    def __call__(
+        self, x0_hat: Float[Tensor, "*batch embed"], table: Float[Tensor, "vocab embed"]
+    ) -> Float[Tensor, "*batch embed"]:
+        if self.renormalise:
+            x0_hat = normalise_rows(x0_hat)
+        if self.clamp:
+            x0_hat = F.embedding(nearest_token(x0_hat, table), table)
+        return x0_hat

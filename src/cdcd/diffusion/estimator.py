@@ -1,0 +1,163 @@
+"""Estimators: what predicts the clean tokens at each step of the sampler.
+
+An estimator has its conditioning bound and maps (x, t, state) to an `Estimate`. The state carries the
+self-conditioning input from one call to the next and is None at the start. Guidance and the
+replacement method are estimators that wrap estimators; an exact oracle is one too.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from cdcd.diffusion.embedding import Projection
+from cdcd.diffusion.interpolation import interpolate, probabilities
+from cdcd.diffusion.process import scale_input
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A prediction: logits over tokens, the embedding estimate they imply, and the state to pass on."""
+
+    logits: Float[Tensor, "batch seq vocab"]
+    x0_hat: Float[Tensor, "batch seq embed"]
+    state: Any
+
+
+class Estimator(Protocol):
+    """Predicts the clean sequence from a noisy one."""
+
+    def __call__(
+        self, x: Float[Tensor, "batch seq embed"], t: Float[Tensor, " batch"], state: Any
+    ) -> Estimate: ...
+
+
+class Network(Protocol):
+    """A denoising network: the stacked input sequences of §4.1 and §4.3 to logits."""
+
+    def __call__(
+        self,
+        x: Float[Tensor, "batch seq embed"],
+        t: Float[Tensor, " batch"],
+        *,
+        c: Float[Tensor, "batch seq embed"],
+        x0_prev: Float[Tensor, "batch seq embed"],
+        is_noisy: Bool[Tensor, "batch seq"],
+    ) -> Float[Tensor, "batch seq vocab"]: ...
+
+
+def predict_logits(
+    network: Network,
+    x: Float[Tensor, "batch seq embed"],
+    t: Float[Tensor, " batch"],
+    *,
+    given: Float[Tensor, "batch seq embed"],
+    x0_prev: Float[Tensor, "batch seq embed"] | None,
+    is_noisy: Bool[Tensor, "batch seq"],
+    is_dropped: Bool[Tensor, " batch"] | None = None,
+) -> Float[Tensor, "batch seq vocab"]:
+    """Call the network on inputs stacked as in §4.1: the one place where they are scaled and masked.
+
+    `x` and `x0_prev` are zero at given positions, `given` at noisy ones, where it would leak the
+    answer, and everywhere in rows with dropped conditioning. Only `x` is scaled.
+    """
+    noisy = is_noisy[..., None]
+    c = given.masked_fill(noisy, 0.0)
+    if is_dropped is not None:
+        c = c.masked_fill(is_dropped[:, None, None], 0.0)
+    x0_prev = torch.zeros_like(x) if x0_prev is None else x0_prev.masked_fill(~noisy, 0.0)
+    x = scale_input(x, t).masked_fill(~noisy, 0.0)
+    return network(x, t, c=c, x0_prev=x0_prev, is_noisy=is_noisy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkEstimator:
+    """A trained network with its conditioning: the given tokens, and where they are given."""
+
+    network: Network
+    table: Float[Tensor, "vocab embed"]
+    tokens: Int[Tensor, "batch seq"]
+    is_noisy: Bool[Tensor, "batch seq"]
+    self_conditioning: bool = True
+    """Feed the last prediction back."""
+    drop_conditioning: bool = False
+    """Hide the given tokens: the unconditional branch of guidance."""
+    softmax_temperature: float = 1.0
+    nucleus: float = 1.0
+    trained: Projection = field(default_factory=Projection)
+    """What the network saw in training as its own last prediction (§3.2)."""
+    projection: Projection = field(default_factory=Projection)
+    """What is done to x0_hat in sampling."""
+
+    def __call__(
+        self, x: Float[Tensor, "batch seq embed"], t: Float[Tensor, " batch"], state: Tensor | None
+    ) -> Estimate:
+        dropped = torch.full_like(t, self.drop_conditioning, dtype=torch.bool)
+        given = F.embedding(self.tokens, self.table)
+        logits = predict_logits(
+            self.network,
+            x,
+            t,
+            given=given,
+            x0_prev=state,
+            is_noisy=self.is_noisy,
+            is_dropped=dropped,
+        ).to(x.dtype)
+        plain = self.trained(interpolate(probabilities(logits), self.table), self.table)
+        x0_hat = torch.where(self.is_noisy[..., None], self._shape(logits, plain), given)
+        return Estimate(logits, x0_hat, plain if self.self_conditioning else None)
+
+    def _shape(self, logits: Tensor, plain: Tensor) -> Float[Tensor, "batch seq embed"]:
+        """x0_hat under the sampling settings; `plain` where they change nothing."""
+        unshaped = self.softmax_temperature == 1.0 and self.nucleus == 1.0
+        if unshaped and self.projection == self.trained:
+            return plain
+        probs = probabilities(
+            logits, softmax_temperature=self.softmax_temperature, nucleus=self.nucleus
+        )
+        return self.projection(interpolate(probs, self.table), self.table)
+
+
+@dataclass(frozen=True)
+class Guided:
+    """Classifier-free guidance (§6.4): extrapolate from the unconditional to the conditional x0_hat."""
+
+    conditional: Estimator
+    unconditional: Estimator
+    guidance_scale: float
+
+    def __call__(
+        self, x: Float[Tensor, "batch seq embed"], t: Float[Tensor, " batch"], state: Any
+    ) -> Estimate:
+        conditional_state, unconditional_state = state if state is not None else (None, None)
+        conditional = self.conditional(x, t, conditional_state)
+        unconditional = self.unconditional(x, t, unconditional_state)
+        x0_hat = torch.lerp(unconditional.x0_hat, conditional.x0_hat, self.guidance_scale)
+        return Estimate(conditional.logits, x0_hat, (conditional.state, unconditional.state))
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """The replacement method (§4.1): condition a model that was trained without masks.
+
+    Given tokens are put into x at every call, at the call's noise level. The noise is fixed over the
+    steps, so that the given positions follow the straight line e + t·eps and every solver sees a
+    smooth problem.
+    """
+
+    estimator: Estimator
+    given: Float[Tensor, "batch seq embed"]
+    is_noisy: Bool[Tensor, "batch seq"]
+    eps: Float[Tensor, "batch seq embed"]
+
+    def __call__(
+        self, x: Float[Tensor, "batch seq embed"], t: Float[Tensor, " batch"], state: Any
+    ) -> Estimate:
+        noisy = self.is_noisy[..., None]
+        x = torch.where(noisy, x, self.given + t[:, None, None] * self.eps)
+        estimate = self.estimator(x, t, state)
+        x0_hat = torch.where(noisy, estimate.x0_hat, self.given)
+        return Estimate(estimate.logits, x0_hat, estimate.state)

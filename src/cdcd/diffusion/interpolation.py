@@ -1,0 +1,43 @@
+"""Score interpolation (§3.1): predicted probabilities interpolate the embeddings into a score estimate.
+
+x0_hat = Σ_i p(token i | x, t) e_i,        score = (x0_hat − x) / t²
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def probabilities(
+    logits: Float[Tensor, "*batch vocab"], *, softmax_temperature: float = 1.0, nucleus: float = 1.0
+) -> Float[Tensor, "*batch vocab"]:
+    """Token probabilities, optionally sharpened and cut to the nucleus (§6.4), in `logits`' precision."""
+    probs = torch.softmax(logits / softmax_temperature, dim=-1)
+    return truncate_to_nucleus(probs, nucleus) if nucleus < 1.0 else probs
+
+
+def truncate_to_nucleus(
+    probs: Float[Tensor, "*batch vocab"], nucleus: float
+) -> Float[Tensor, "*batch vocab"]:
+    """Keep the smallest set of most likely tokens whose mass reaches `nucleus`, and renormalise."""
+    ordered, order = probs.sort(dim=-1, descending=True)
+    mass_before = ordered.cumsum(-1) - ordered
+    kept = torch.where(mass_before < nucleus, ordered, 0.0)
+    kept = torch.zeros_like(probs).scatter(-1, order, kept)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def interpolate(
+    probs: Float[Tensor, "*batch vocab"], table: Float[Tensor, "vocab embed"]
+) -> Float[Tensor, "*batch embed"]:
+    """The expected embedding x0_hat under the predicted probabilities."""
+    return probs @ table
+
+
+def score(
+    x0_hat: Float[Tensor, "batch seq embed"],
+    x: Float[Tensor, "batch seq embed"],
+    t: Float[Tensor, " batch"],
+) -> Float[Tensor, "batch seq embed"]:
+    """The score of p_t at `x` that belongs to the prediction `x0_hat`."""
+    return (x0_hat - x) / t[:, None, None] ** 2

@@ -1,0 +1,165 @@
+"""The training objective (§3.1, §4): cross-entropy of the clean tokens at the noisy positions.
+
+    tokens -> x0 -> x = x0 + t·eps -> logits -> cross-entropy -> per-sequence losses for the warp
+
+`training_loss` is a deterministic function of its drawn inputs (`Draws`).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from cdcd.diffusion.embedding import EmbeddingConfig, Projection
+from cdcd.diffusion.estimator import Network, predict_logits
+from cdcd.diffusion.interpolation import interpolate, probabilities
+from cdcd.diffusion.process import add_noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig:
+    """What the network is trained on."""
+
+    loss: Literal["cross_entropy", "score_matching"] = "cross_entropy"
+    """`score_matching` is there to show why it fails: jointly trained embeddings collapse (§3.2)."""
+    masking: Literal["mixed", "prefix", "random", "none"] = "mixed"
+    """Which tokens are given: prefixes, random subsets, a mixture of both, or none (§4.1)."""
+    prefix_share: float = 0.5
+    """Share of prefix masks in mixed masking."""
+    prefix_length: int | None = None
+    """Fixed length of the prefixes; none: uniformly random from 0 to the sequence length − 1."""
+    conditioning_dropout: float = 0.1
+    """Share of sequences whose given tokens are hidden, for guidance (§6.1)."""
+    self_conditioning: bool = True
+    """Train the network to use its own last prediction (§4.3)."""
+    self_conditioned_share: float = 0.5
+    """Share of the batch that sees its own prediction; the rest sees zeros."""
+    low_discrepancy: bool = True
+    """Spread u evenly over the batch (§6.1)."""
+
+    def __post_init__(self) -> None:
+        for name in ("prefix_share", "conditioning_dropout", "self_conditioned_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(
+                    f"objective.{name} is {getattr(self, name)}, it must be between 0 and 1"
+                )
+        if self.prefix_length is not None and self.prefix_length < 0:
+            raise ValueError(f"objective.prefix_length is {self.prefix_length}, below 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """Everything random about one training batch, apart from the data."""
+
+    t: Float[Tensor, " batch"]
+    eps: Float[Tensor, "batch seq embed"]
+    is_noisy: Bool[Tensor, "batch seq"]
+    is_dropped: Bool[Tensor, " batch"]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Sums and means of one batch: `total / num_noisy` is the loss, the rest is for warp and logs."""
+
+    total: Float[Tensor, ""]
+    num_noisy: Int[Tensor, ""]
+    per_sequence: Float[Tensor, " batch"]
+    """Mean cross-entropy of each sequence's noisy positions, detached: what the warp is fitted to."""
+    logits: Float[Tensor, "batch seq vocab"]
+
+
+def self_conditioned_rows(batch: int, share: float) -> list[int]:
+    """Rows of a batch that are self-conditioned: evenly spread and fixed, since u is permuted."""
+    return [row for row in range(batch) if int((row + 1) * share) > int(row * share)]
+
+
+def training_loss(
+    network: Network,
+    table: Float[Tensor, "vocab embed"],
+    tokens: Int[Tensor, "batch seq"],
+    draws: Draws,
+    *,
+    objective: ObjectiveConfig,
+    embedding: EmbeddingConfig,
+) -> Losses:
+    """The loss of one batch as a function of its drawn inputs, summed over noisy positions."""
+    x0 = F.embedding(tokens, table)
+    x = add_noise(x0, draws.t, draws.eps)
+    projection = Projection(renormalise=embedding.renormalise, clamp=embedding.clamp)
+    x0_prev = None
+    if objective.self_conditioning:
+        x0_prev = _first_predictions(network, table, x0, x, draws, objective, projection)
+    logits = predict_logits(
+        network,
+        x,
+        draws.t,
+        given=x0,
+        x0_prev=x0_prev,
+        is_noisy=draws.is_noisy,
+        is_dropped=draws.is_dropped,
+    ).float()
+    return _reduce(logits, table, tokens, x0, draws, objective, embedding, projection)
+
+
+@torch.no_grad()
+def _first_predictions(
+    network: Network,
+    table: Tensor,
+    x0: Tensor,
+    x: Tensor,
+    draws: Draws,
+    objective: ObjectiveConfig,
+    projection: Projection,
+) -> Float[Tensor, "batch seq embed"]:
+    """Predictions without self-conditioning for the self-conditioned rows, zeros for the others (§4.3)."""
+    rows = self_conditioned_rows(len(x), objective.self_conditioned_share)
+    x0_prev = torch.zeros_like(x)
+    if not rows:
+        return x0_prev
+    index = torch.tensor(rows, device=x.device)
+    logits = predict_logits(
+        network,
+        x[index],
+        draws.t[index],
+        given=x0[index],
+        x0_prev=None,
+        is_noisy=draws.is_noisy[index],
+        is_dropped=draws.is_dropped[index],
+    ).float()
+    x0_prev[index] = projection(interpolate(probabilities(logits), table), table)
+    return x0_prev
+
+
+def _reduce(
+    logits: Tensor,
+    table: Tensor,
+    tokens: Tensor,
+    x0: Tensor,
+    draws: Draws,
+    objective: ObjectiveConfig,
+    embedding: EmbeddingConfig,
+    projection: Projection,
+) -> Losses:
+    cross_entropy = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none")
+    cross_entropy = cross_entropy.view_as(tokens).masked_fill(~draws.is_noisy, 0.0)
+    noisy_counts = draws.is_noisy.sum(1)
+    per_sequence = (cross_entropy.sum(1) / noisy_counts).detach()
+    total = cross_entropy.sum()
+    if objective.loss == "score_matching":
+        total = _score_matching(logits, table, x0, draws, projection)
+    num_noisy = noisy_counts.sum()
+    if embedding.l2_penalty:
+        total = total + embedding.l2_penalty * table.square().mean() * num_noisy
+    return Losses(total, num_noisy, per_sequence, logits)
+
+
+def _score_matching(
+    logits: Tensor, table: Tensor, x0: Tensor, draws: Draws, projection: Projection
+) -> Float[Tensor, ""]:
+    """Denoising score matching weighted by t², that is |x0_hat − x0|² / t², summed over noisy positions."""
+    x0_hat = projection(interpolate(probabilities(logits), table), table)
+    error = ((x0_hat - x0) / draws.t[:, None, None]).square().mean(-1)
+    return error.masked_fill(~draws.is_noisy, 0.0).sum()

@@ -1,0 +1,1 @@
+"""Exact oracles, metrics and plots."""

@@ -1,0 +1,103 @@
+"""The mask-conditional Transformer (§4.1): stacked noisy, given and predicted embeddings to logits."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from cdcd.diffusion.embedding import Embedding, EmbeddingConfig
+from cdcd.diffusion.process import ProcessConfig
+from cdcd.networks.blocks import Block, ConditionalLayerNorm, RotaryEmbedding, TimeEmbedding
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """Size of the Transformer."""
+
+    num_blocks: int = 8
+    """Number of Transformer blocks."""
+    width: int = 1024
+    """Units of the residual stream."""
+    num_heads: int = 16
+    """Attention heads; each has width / num_heads units."""
+    mlp_ratio: int = 4
+    """Hidden units of each block's MLP, in multiples of the width."""
+    time_units: int = 128
+    """Units of the timestep embedding's MLP."""
+    time_input: bool = True
+    """Tell the network the noise level (off: App. B.2, a negative result)."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_blocks", "width", "num_heads", "mlp_ratio", "time_units"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"network.{name} is {getattr(self, name)}, it must be at least 1")
+        if self.width % (2 * self.num_heads):
+            raise ValueError(
+                f"network.width ({self.width}) must be a multiple of 2 × network.num_heads "
+                f"({self.num_heads}), for rotary positions"
+            )
+
+
+class LanguageModel(nn.Module):
+    """The denoising network with its embedding table: everything that gradient descent trains."""
+
+    def __init__(
+        self,
+        network: NetworkConfig,
+        embedding: EmbeddingConfig,
+        process: ProcessConfig,
+        *,
+        vocab_size: int,
+        length: int,
+    ) -> None:
+        super().__init__()
+        self.embedding = Embedding(vocab_size, embedding)
+        self.time_input, width = network.time_input, network.width
+        self.time = TimeEmbedding(network.time_units, process.t_min, process.t_max)
+        self.rotary = RotaryEmbedding(width // network.num_heads, length)
+        self.stack = nn.Linear(3 * embedding.dim + 1, width)
+        self.blocks = nn.ModuleList(
+            Block(width, network.num_heads, network.mlp_ratio, network.time_units)
+            for _ in range(network.num_blocks)
+        )
+        self.norm = ConditionalLayerNorm(width, network.time_units)
+        self.head = nn.Linear(width, vocab_size)
+        self._initialise(embedding.dim)
+
+    @torch.no_grad()
+    def _initialise(self, dim: int) -> None:
+        """Normal with deviation 1/sqrt(inputs), residual branches scaled down with depth."""
+        depth = (2 * len(self.blocks)) ** -0.5
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            for layer, gain in (
+                (block.attention.qkv, 1.0),
+                (block.attention.out, depth),
+                (block.mlp_in, 1.0),
+                (block.mlp_out, depth),
+            ):
+                nn.init.normal_(layer.weight, std=gain * layer.in_features**-0.5)
+                nn.init.zeros_(layer.bias)
+        nn.init.normal_(self.stack.weight, std=dim**-0.5)
+        # The network starts as if it had no self-conditioning.
+        self.stack.weight[:, 2 * dim : 3 * dim] = 0.0
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch seq embed"],
+        t: Float[Tensor, " batch"],
+        *,
+        c: Float[Tensor, "batch seq embed"],
+        x0_prev: Float[Tensor, "batch seq embed"],
+        is_noisy: Bool[Tensor, "batch seq"],
+    ) -> Float[Tensor, "batch seq vocab"]:
+        stacked = torch.cat([x, c, x0_prev, is_noisy[..., None].to(x.dtype)], dim=-1)
+        h, time = self.stack(stacked), self.time(t)
+        if not self.time_input:
+            time = torch.ones_like(time)
+        for block in self.blocks:
+            h = block(h, time, self.rotary)
+        return self.head(self.norm(h, time))

@@ -1,0 +1,34 @@
+"""Devices and precision: bfloat16 only inside the network, everything around it in float32."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device here; use --device cpu")
+    return torch.device(name)
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on a GPU, float32 on a CPU, where bfloat16 is slow and can crash."""
+    if name == "auto":
+        name = "bfloat16" if device.type == "cuda" else "float32"
+    return {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}[name]
+
+
+class Autocast:
+    """A network that computes in bfloat16 when asked to; its inputs stay float32."""
+
+    def __init__(self, network: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        self.network, self.device_type = network, device.type
+        self.enabled = dtype == torch.bfloat16
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        with torch.autocast(self.device_type, torch.bfloat16, enabled=self.enabled):
+            return self.network(*args, **kwargs)

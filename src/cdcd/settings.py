@@ -1,0 +1,164 @@
+"""Settings: frozen dataclasses to command-line options and JSON, and back.
+
+A run's configuration is a dataclass of section dataclasses. Each field becomes an option
+(`--section.field-name VALUE`) whose help is the docstring under the field. Only what the user sets
+is passed on, so a preset supplies everything else.
+"""
+
+import argparse
+import ast
+import dataclasses
+import difflib
+import inspect
+import textwrap
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
+    """An error that names what is unknown and the nearest thing that is known."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    return ValueError(f"unknown {kind} {name}; {hint}")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that answers mistakes with one line, exit code 2 and the nearest option."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        parsed, extra = self.parse_known_args(args, namespace)
+        if extra:
+            verb = getattr(parsed, "parser", self)
+            options = [name for name in verb._option_string_actions if name.startswith("--")]
+            verb.error(str(unknown("option", extra[0].split("=")[0], options)))
+        return parsed
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """The docstring under each field of a dataclass."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for field, after in zip(body.body, body.body[1:], strict=False):
+        match field, after:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(text)):
+                docs[name] = inspect.cleandoc(str(text))
+    return docs
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """Check a value, or the text of one, against a type hint; ValueError says what was expected."""
+    if get_origin(hint) is Literal:
+        if value in get_args(hint):
+            return value
+        raise unknown("choice", str(value), map(str, get_args(hint)))
+    if get_origin(hint) in (types.UnionType,):
+        if value is None or value == "none":
+            return None
+        return convert(value, next(arg for arg in get_args(hint) if arg is not type(None)))
+    if hint is bool:
+        names = {"true": True, "false": False, True: True, False: False}
+        if value in names:
+            return names[value]
+        raise ValueError(f"{value!r} is neither true nor false")
+    if (
+        hint in (int, float)
+        and not isinstance(value, bool)
+        and isinstance(value, int | float | str)
+    ):
+        try:
+            return hint(value)
+        except ValueError:
+            raise ValueError(
+                f"{value!r} is not {'a whole number' if hint is int else 'a number'}"
+            ) from None
+    if hint is str and isinstance(value, str):
+        return value
+    raise ValueError(f"{value!r} is not of type {getattr(hint, '__name__', hint)}")
+
+
+def add_options(parser: argparse.ArgumentParser, cls: type, *, section: str = "") -> None:
+    """Add one option for each field of a dataclass; nested dataclasses become sections."""
+    hints, docs = get_type_hints(cls), field_docs(cls)
+    group = parser
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            add_options(parser, hint, section=f"{section}{field.name}.")  # pyright: ignore[reportArgumentType]
+            continue
+        if group is parser and section:
+            group = parser.add_argument_group(section.rstrip("."), inspect.getdoc(cls))
+        group.add_argument(
+            f"--{section}{field.name.replace('_', '-')}",
+            dest=f"{section}{field.name}",
+            type=_converter(hint),
+            default=argparse.SUPPRESS,
+            metavar=_metavar(hint),
+            help=docs.get(field.name, "").replace("%", "%%"),
+        )
+
+
+def _converter(hint: Any) -> Any:
+    def parse(text: str) -> Any:
+        try:
+            return convert(text, hint)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
+
+
+def _metavar(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return "{" + ",".join(map(str, get_args(hint))) + "}"
+    return {bool: "true|false", int: "INT", float: "FLOAT"}.get(hint, "VALUE")
+
+
+def chosen(namespace: argparse.Namespace, cls: type, *, section: str = "") -> dict[str, Any]:
+    """What the user set of a dataclass's fields, as {"section.field": value}."""
+    found: dict[str, Any] = {}
+    for name, hint in get_type_hints(cls).items():
+        if dataclasses.is_dataclass(hint):
+            found |= chosen(namespace, hint, section=f"{section}{name}.")  # pyright: ignore[reportArgumentType]
+        elif hasattr(namespace, section + name):
+            found[section + name] = getattr(namespace, section + name)
+    return found
+
+
+def override(config: T, changes: Mapping[str, Any]) -> T:
+    """A copy of `config` with {"section.field": value} applied, each section's changes together."""
+    own: dict[str, Any] = {}
+    nested: dict[str, dict[str, Any]] = {}
+    names = [field.name for field in dataclasses.fields(config)]  # pyright: ignore[reportArgumentType]
+    for key, value in changes.items():
+        name, _, rest = key.partition(".")
+        if name not in names:
+            raise unknown("setting", name, names)
+        if rest:
+            nested.setdefault(name, {})[rest] = value
+        else:
+            own[name] = convert(value, get_type_hints(type(config))[name])
+    own |= {name: override(getattr(config, name), inner) for name, inner in nested.items()}
+    return dataclasses.replace(config, **own)  # pyright: ignore[reportArgumentType]
+
+
+def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
+    """Build a dataclass from JSON, checking names and types; what is missing takes its default."""
+    hints = get_type_hints(cls)
+    arguments: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise unknown("setting", name, hints)
+        nested = dataclasses.is_dataclass(hints[name])
+        arguments[name] = from_dict(hints[name], value) if nested else convert(value, hints[name])  # pyright: ignore[reportArgumentType]
+    return cls(**arguments)

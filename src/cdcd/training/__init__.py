@@ -1,0 +1,1 @@
+"""Training: one Trainer for every model."""

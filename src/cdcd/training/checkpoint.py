@@ -1,0 +1,232 @@
+"""Run directories and checkpoints: safetensors and JSON, nothing half-written, nothing lost.
+
+    RUN/config.json, RUN/tokenizer/, RUN/metrics.jsonl, RUN/checkpoints/step-00000500/
+        weights.safetensors     model.*, average.* (the moving average, where kept), warp.*
+        optimiser.safetensors   Adam's moments, only needed to resume
+        checkpoint.json         step, and the SHA-256 of each file
+
+A checkpoint is written under a temporary name, flushed to disk and renamed, so that it is whole or
+not there. A run directory is created the same way and is loadable from its first moment.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load, save
+from torch import Tensor
+
+import cdcd
+from cdcd.data.tokenizer import Tokenizer, load_tokenizer
+from cdcd.settings import from_dict
+from cdcd.training.config import RunConfig
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a run at a step. Draws and data position are functions of the step."""
+
+    step: int
+    weights: Tensors
+    optimiser: Tensors
+
+
+class RunDirectory:
+    """A run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not (path / "config.json").is_file():
+            what = (
+                "is not a run directory (no config.json in it)"
+                if path.exists()
+                else "does not exist"
+            )
+            raise ValueError(f"{path} {what}; train one with: cdcd train --out {path}")
+
+    @staticmethod
+    def create(
+        path: Path, config: RunConfig, tokenizer: Tokenizer, first: Checkpoint
+    ) -> "RunDirectory":
+        """Make a new run directory with its first checkpoint; refuses one that exists."""
+        refuse_existing(path)
+        building = path.with_name(f".{path.name}.building-{os.getpid()}")
+        try:
+            (building / "tokenizer").mkdir(parents=True)
+            described = {"cdcd_version": cdcd.__version__, "vocab_size": tokenizer.vocab_size}
+            described["config"] = dataclasses.asdict(config)
+            write_durably(building / "config.json", json.dumps(described, indent=2).encode())
+            tokenizer.save(building / "tokenizer")
+            RunDirectory(building).save(first, keep=1)
+            building.rename(path)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        return RunDirectory(path)
+
+    @property
+    def config(self) -> RunConfig:
+        return from_dict(RunConfig, self._described()["config"])
+
+    @property
+    def vocab_size(self) -> int:
+        return self._described()["vocab_size"]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.path / "tokenizer")
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def _described(self) -> dict[str, Any]:
+        return _read_json(self.path / "config.json")
+
+    def replace_config(self, config: RunConfig) -> None:
+        """Record a configuration changed on resuming."""
+        described = self._described() | {"config": dataclasses.asdict(config)}
+        write_atomically(self.path / "config.json", json.dumps(described, indent=2).encode())
+
+    def steps(self) -> list[int]:
+        """The steps of the checkpoints, in order."""
+        folders = (self.path / "checkpoints").glob("step-*")
+        return sorted(int(folder.name.removeprefix("step-")) for folder in folders)
+
+    def set_aside_after(self, step: int) -> None:
+        """Rename later checkpoints, so that a run resumed from `step` has one history."""
+        for later in [s for s in self.steps() if s > step]:
+            folder = self.folder(later)
+            aside = folder.with_name(f"set-aside-{folder.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+
+    def folder(self, step: int) -> Path:
+        return self.path / "checkpoints" / f"step-{step:08d}"
+
+    def save(self, checkpoint: Checkpoint, *, keep: int) -> Path:
+        """Write a checkpoint and drop all but the last `keep`."""
+        final = self.folder(checkpoint.step)
+        temporary = final.with_name(f".{final.name}.writing")
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir(parents=True)
+            files = {
+                "weights.safetensors": save(_contiguous(checkpoint.weights)),
+                "optimiser.safetensors": save(_contiguous(checkpoint.optimiser)),
+            }
+            for name, content in files.items():
+                write_durably(temporary / name, content)
+            sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+            described = json.dumps({"step": checkpoint.step, "sha256": sums}, indent=2)
+            write_durably(temporary / "checkpoint.json", described.encode())
+            shutil.rmtree(final, ignore_errors=True)
+            temporary.rename(final)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise ValueError(self._not_saved(checkpoint.step, error)) from None
+        for step in [s for s in self.steps() if s != checkpoint.step][: -(keep - 1) or None]:
+            shutil.rmtree(self.folder(step), ignore_errors=True)
+        return final
+
+    def _not_saved(self, step: int, error: OSError) -> str:
+        saved = self.steps()
+        kept = f"the checkpoint of step {saved[-1]} is safe" if saved else "there is none before it"
+        return (
+            f"could not save the checkpoint of step {step} in {self.path}: {error.strerror}; {kept}. "
+            f"Free some space, then: cdcd train --resume --out {self.path}"
+        )
+
+    def load(self, step: int | None = None, *, with_optimiser: bool = False) -> Checkpoint:
+        """A checkpoint, the last one unless `step` is given, verified against its checksums."""
+        steps = self.steps()
+        if not steps:
+            raise ValueError(f"{self.path} holds no checkpoint")
+        step = steps[-1] if step is None else step
+        if step not in steps:
+            raise ValueError(
+                f"{self.path} holds no checkpoint of step {step}, only of {', '.join(map(str, steps))}"
+            )
+        try:
+            weights = self._read(step, "weights.safetensors")
+            optimiser = self._read(step, "optimiser.safetensors") if with_optimiser else {}
+        except (OSError, ValueError, KeyError) as error:
+            earlier = [s for s in steps if s < step]
+            offer = f"; use the one before it with --checkpoint {earlier[-1]}" if earlier else ""
+            raise ValueError(
+                f"the checkpoint {self.folder(step)} is damaged: {error}{offer}"
+            ) from None
+        return Checkpoint(step, weights, optimiser)
+
+    def _read(self, step: int, name: str) -> Tensors:
+        content = (self.folder(step) / name).read_bytes()
+        expected = _read_json(self.folder(step) / "checkpoint.json")["sha256"][name]
+        if hashlib.sha256(content).hexdigest() != expected:
+            raise ValueError(f"{name} ({len(content)} bytes) does not match its checksum")
+        return load(content)
+
+
+def refuse_existing(path: Path) -> None:
+    """A run is never overwritten."""
+    if (path / "config.json").exists():
+        raise ValueError(
+            f"{path} already holds a run; go on with it (--resume) or choose another --out"
+        )
+    if path.exists():
+        raise ValueError(f"{path} already exists and is not a run; choose another --out")
+
+
+def check_shapes(expected: Tensors, found: Tensors, what: str) -> None:
+    """Refuse weights of another model: name the first tensor that differs."""
+    for name, tensor in expected.items():
+        if name not in found:
+            raise ValueError(f"{what} has no tensor {name}: it is of another model")
+        if found[name].shape != tensor.shape:
+            raise ValueError(
+                f"{what} is of another model size: {name} is {tuple(found[name].shape)} there and "
+                f"{tuple(tensor.shape)} here"
+            )
+    if extra := sorted(set(found) - set(expected)):
+        raise ValueError(f"{what} has a tensor {extra[0]} that this model has not")
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file and wait until the disk has it."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file so that a reader sees the old or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.writing")
+    write_durably(temporary, content)
+    temporary.rename(path)
+
+
+def with_prefix(prefix: str, tensors: Tensors) -> Tensors:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def without_prefix(prefix: str, tensors: Tensors) -> Tensors:
+    start = f"{prefix}."
+    return {n.removeprefix(start): tensor for n, tensor in tensors.items() if n.startswith(start)}
+
+
+def _contiguous(tensors: Tensors) -> Tensors:
+    # A copy, because safetensors refuses tensors that share memory.
+    return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from None

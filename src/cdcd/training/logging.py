@@ -1,0 +1,87 @@
+"""What a run says while it trains: metrics.jsonl, TensorBoard where installed, a live display."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cdcd.training.checkpoint import write_atomically
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a metrics file; a last line cut short by a crash is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1] if line]
+
+
+class MetricsLog:
+    """Appends to metrics.jsonl, dropping what lies beyond the step that a run resumes from."""
+
+    def __init__(self, folder: Path, *, first_step: int) -> None:
+        self.path = folder / "metrics.jsonl"
+        kept = [row for row in read_metrics(self.path) if row["step"] <= first_step]
+        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        self.file = self.path.open("a", encoding="utf-8")
+        self.board = _tensorboard(folder)
+
+    def write(self, row: dict[str, Any]) -> None:
+        self.file.write(json.dumps(row) + "\n")
+        self.file.flush()
+        if self.board is not None:
+            for name, value in row.items():
+                if isinstance(value, int | float) and name != "step":
+                    self.board.add_scalar(name, value, row["step"])
+
+    def close(self) -> None:
+        self.file.close()
+        if self.board is not None:
+            self.board.close()
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder))
+
+
+class Display:
+    """The live line: step, loss, tokens a second, time left. Plain lines where there is no terminal."""
+
+    def __init__(self, console: Console, total: int, start: int) -> None:
+        self.console, self.total = console, total
+        self.progress = Progress(
+            TextColumn("[bold]training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            TextColumn("{task.fields[speed]} tokens/s"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = self.progress.add_task(
+            "train", total=total, completed=start, loss="–", speed="–"
+        )
+        self.next_line = start
+
+    def __enter__(self) -> "Display":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def update(self, step: int, loss: float, tokens_per_second: float) -> None:
+        loss_shown, speed_shown = f"{loss:.3f}", f"{tokens_per_second:,.0f}"
+        self.progress.update(self.task, completed=step, loss=loss_shown, speed=speed_shown)
+        if not self.console.is_terminal and step >= self.next_line:
+            self.next_line += max(self.total // 10, 1)
+            self.console.print(
+                f"step {step}/{self.total}  loss {loss_shown}  {speed_shown} tokens/s"
+            )

@@ -1,0 +1,93 @@
+"""Optimisers, the learning-rate schedule, the moving average of the weights, and their state as tensors."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam, Muon, Optimizer
+
+from cdcd.training.config import TrainingConfig
+
+Tensors = dict[str, Tensor]
+
+
+class Optimiser:
+    """One or more torch optimisers over named parameters, with their state as named tensors."""
+
+    def __init__(self, parts: Mapping[str, Optimizer], names: Mapping[Tensor, str]) -> None:
+        self.parts, self.names = parts, names
+
+    def step(self, learning_rate: float) -> None:
+        for part in self.parts.values():
+            part.param_groups[0]["lr"] = learning_rate
+            part.step()
+            part.zero_grad()
+
+    def tensors(self) -> Tensors:
+        """The state of every parameter that has one."""
+        return {
+            f"{kind}.{key}.{self.names[parameter]}": value
+            for kind, part in self.parts.items()
+            for parameter, state in part.state.items()
+            for key, value in state.items()
+        }
+
+    def restore(self, tensors: Tensors) -> None:
+        """Put saved state back; a run saved before its first step has none."""
+        owners = {name: parameter for parameter, name in self.names.items()}
+        for place, value in tensors.items():
+            kind, key, name = place.split(".", 2)
+            if kind not in self.parts or name not in owners:
+                raise ValueError(
+                    f"the saved optimiser state {place} is of another model or optimiser"
+                )
+            state = self.parts[kind].state[owners[name]]
+            state[key] = value.to(owners[name].device)
+
+
+def make_adam(module: nn.Module, betas: tuple[float, float]) -> Optimiser:
+    """Adam in one fused pass over all tensors."""
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    return Optimiser({"adam": Adam(list(names), betas=betas, fused=True)}, names)
+
+
+def make_muon(module: nn.Module, matrices: nn.Module, betas: tuple[float, float]) -> Optimiser:
+    """Muon for the weight matrices inside `matrices`, Adam for everything else.
+
+    Updates are scaled to the size of Adam's, so that one learning rate serves both.
+    """
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    inner = [parameter for parameter in matrices.parameters() if parameter.ndim == 2]
+    outer = [parameter for parameter in names if all(parameter is not p for p in inner)]
+    muon = Muon(inner, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    return Optimiser({"muon": muon, "adam": Adam(outer, betas=betas, fused=True)}, names)
+
+
+def learning_rate_at(step: int, config: TrainingConfig) -> float:
+    """Linear warm-up, then constant, then linear decay over the last steps."""
+    rate = config.learning_rate
+    if config.warmup_steps:
+        rate *= min(1.0, (step + 1) / config.warmup_steps)
+    if config.decay_steps:
+        rate *= min(1.0, (config.steps - step) / config.decay_steps)
+    return rate
+
+
+class MovingAverage:
+    """An exponential moving average of a model's parameters; it starts fast, then slows to `decay`."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.names = [name for name, _ in model.named_parameters()]
+        self.current = [parameter.detach() for parameter in model.parameters()]
+        self.average = [parameter.clone() for parameter in self.current]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]
+            self.average, self.current, 1 - decay
+        )
+
+    def tensors(self) -> Tensors:
+        return dict(zip(self.names, self.average, strict=True))

@@ -1,0 +1,90 @@
+"""Validation: cross-entropy, accuracy and prediction entropy at fixed noise levels, on held-out text."""
+
+from dataclasses import asdict, dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cdcd.diffusion.estimator import Network
+from cdcd.diffusion.objective import Draws, training_loss
+from cdcd.diffusion.warping import NoiseSchedule, from_unit
+from cdcd.seeding import generator_for
+from cdcd.training.config import RunConfig
+from cdcd.training.draws import conditioning_masks
+
+NUM_LEVELS = 12
+
+
+@dataclass(frozen=True)
+class LevelReport:
+    """How well tokens are told at one noise level."""
+
+    t: float
+    loss: float
+    accuracy: float
+    entropy: float
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """The levels, and the loss averaged over uniform time u."""
+
+    loss: float
+    levels: list[LevelReport]
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@torch.no_grad()
+def validate(
+    network: Network,
+    table: Float[Tensor, "vocab embed"],
+    tokens: Int[Tensor, "sequences length"],
+    schedule: NoiseSchedule,
+    config: RunConfig,
+) -> ValidationReport:
+    """Validate with draws that are the same every time: masks as in training, noise by level."""
+    device = table.device
+    generator = generator_for(config.training.seed, "validation", device=device)
+    batch, length = tokens.shape
+    is_noisy = conditioning_masks(batch, length, config.objective, generator=generator)
+    eps = torch.randn(batch, length, table.shape[1], generator=generator, device=device)
+    fractions = torch.linspace(0, 1, NUM_LEVELS)
+    by_level = [float(t) for t in from_unit(fractions, config.process, "log")]
+    middles = (torch.arange(NUM_LEVELS) + 0.5) / NUM_LEVELS
+    by_time = [float(t) for t in schedule.noise_levels(middles.to(device))]
+
+    def at(t: float) -> LevelReport:
+        return _at_level(network, table, tokens, is_noisy, eps, t, config)
+
+    mean = sum(at(t).loss for t in by_time) / NUM_LEVELS
+    return ValidationReport(mean, [at(t) for t in by_level])
+
+
+def _at_level(
+    network: Network,
+    table: Tensor,
+    tokens: Tensor,
+    is_noisy: Tensor,
+    eps: Tensor,
+    t: float,
+    config: RunConfig,
+) -> LevelReport:
+    draws = Draws(
+        t=torch.full((len(tokens),), t, device=tokens.device),
+        eps=eps,
+        is_noisy=is_noisy,
+        is_dropped=torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device),
+    )
+    losses = training_loss(
+        network, table, tokens, draws, objective=config.objective, embedding=config.embedding
+    )
+    log_probs = torch.log_softmax(losses.logits, dim=-1)
+    noisy = is_noisy.float()
+    right = (losses.logits.argmax(-1) == tokens).float()
+    entropy = -(log_probs.exp() * log_probs).sum(-1)
+    picked = -log_probs.gather(-1, tokens[..., None])[..., 0]
+    mean = [float((values * noisy).sum() / noisy.sum()) for values in (picked, right, entropy)]
+    return LevelReport(t, *mean)
