@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdcd.data import tales
+from cdcd.data.words import join_words, split_words
 
 NUM_STORIES = 3000
 KIN = {"friend", "cousin", "neighbour", "classmate", "playmate", "brother", "sister"}
@@ -38,7 +39,7 @@ def sentences(words: Sequence[str]) -> list[list[str]]:
 
 
 def verdict(words: Sequence[str]) -> tales.Verdict:
-    return tales.check(tales.join_words(words))
+    return tales.check(join_words(words))
 
 
 def flat(parts: Sequence[Sequence[str]]) -> list[str]:
@@ -67,7 +68,7 @@ def test_lengths_and_round_trip(corpus: list[list[str]]) -> None:
     assert max(map(len, corpus)) == tales.MAX_WORDS <= 47
     assert min(map(len, corpus)) >= 24
     for story in corpus:
-        assert tales.split_words(tales.join_words(story)) == story
+        assert split_words(join_words(story)) == story
 
 
 def test_every_word_is_used_and_none_is_rare(corpus: list[list[str]]) -> None:

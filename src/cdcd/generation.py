@@ -256,9 +256,13 @@ class TextModel:
     def _shown(
         self, canvas: Canvas, place: tuple[int, int], row: list[int], ignore_eos: bool
     ) -> Generated:
-        if not ignore_eos and EOS in row:
-            row = row[: row.index(EOS)]
         is_given = tuple(not noisy for noisy in canvas.is_noisy[: len(row)])
+        # The document ends at the first EOS that no given text follows.
+        text = [i for i, token in enumerate(row) if is_given[i] and token not in (EOS, PAD)]
+        first = text[-1] + 1 if text else 0
+        if not ignore_eos and EOS in row[first:]:
+            row = row[: row.index(EOS, first)]
+            is_given = is_given[: len(row)]
         return Generated(self.tokenizer.decode(row), tuple(row), is_given, place)
 
 

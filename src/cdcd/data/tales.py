@@ -26,10 +26,11 @@ How to read a sentence of the table: ``+role`` introduces a role, ``$role`` refe
 import itertools
 import math
 import random
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
+
+from cdcd.data.words import join_words, split_words
 
 Value: TypeAlias = Mapping[str, str]
 """One value of a variable: the word that each of its slots shows."""
@@ -563,16 +564,6 @@ def stories(count: int, *, seed: int) -> list[str]:
     """The texts of `count` independent stories; the same seed gives the same stories."""
     rng = random.Random(seed)
     return [join_words(generate(rng)) for _ in range(count)]
-
-
-def split_words(text: str) -> list[str]:
-    """Words and punctuation marks, in order."""
-    return re.findall(r"\w+|[^\w\s]", text)
-
-
-def join_words(words: Iterable[str]) -> str:
-    """The inverse of `split_words` on stories: no space before a mark."""
-    return re.sub(r" ([.,?!])", r"\1", " ".join(words))
 
 
 def log_prob(words: Sequence[str]) -> float | None:

@@ -7,11 +7,12 @@ the paper's: unigram pieces with byte fallback, learnt from the corpus.
 import difflib
 import io
 import json
-import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
+
+from cdcd.data.words import join_words, split_words
 
 PAD, EOS, UNKNOWN = 0, 1, 2
 SPECIALS = ("<pad>", "<eos>", "<unk>")
@@ -90,16 +91,6 @@ class SentencePieceTokenizer:
 
     def save(self, folder: Path) -> None:
         (folder / "sentencepiece.model").write_bytes(self.model)
-
-
-def split_words(text: str) -> list[str]:
-    """Words and punctuation marks of a text."""
-    return re.findall(r"\w+|[^\w\s]", text)
-
-
-def join_words(words: Iterable[str]) -> str:
-    """The inverse of `split_words` for plain prose."""
-    return re.sub(r" ([.,?!;:])", r"\1", " ".join(words))
 
 
 def learn_words(documents: Sequence[str], vocab_size: int) -> WordTokenizer:

@@ -14,8 +14,9 @@ Tensors = dict[str, Tensor]
 class Optimiser:
     """One or more torch optimisers over named parameters, with their state as named tensors."""
 
-    def __init__(self, parts: Mapping[str, Optimizer], names: Mapping[Tensor, str]) -> None:
-        self.parts, self.names = parts, names
+    def __init__(self, parts: Mapping[str, Optimizer], names: Mapping[nn.Parameter, str]) -> None:
+        self.parts = parts
+        self.names: dict[Tensor, str] = {**names}
 
     def step(self, learning_rate: float) -> None:
         for part in self.parts.values():

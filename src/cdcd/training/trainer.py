@@ -6,6 +6,7 @@ uninterrupted run, bit for bit on a CPU.
 
 import signal
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -119,6 +120,7 @@ class Trainer:
         if training.compile:
             self.model.compile()
         self.network = Autocast(self.model, self.device, self.dtype)
+        self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=8)
         self.health = Health(
             torch.tensor(-1, device=self.device), torch.tensor(0.0, device=self.device)
         )
@@ -172,6 +174,7 @@ class Trainer:
         self._update_model()
         self._update_warp(draws.t, per_sequence)
         self.health.update(self.step, per_sequence, draws.t)
+        self.recent.append((draws.t, per_sequence))
         self.step += 1
         return losses
 
@@ -254,8 +257,16 @@ class Trainer:
             table = self.model.embedding.table().detach()
             schedule = self.warp.schedule()
             report = validate(self.network, table, self.valid, schedule, self.config)
-        log.write({"step": self.step, "valid_loss": report.loss, "validation": report.as_dict()})
+        row = {"step": self.step, "valid_loss": report.loss, "validation": report.as_dict()}
+        log.write(row | ({"losses": self._recent_losses()} if self.recent else {}))
         return report
+
+    def _recent_losses(self) -> dict[str, list[float]]:
+        """Noise levels and losses of recent sequences: what the warp was fitted to, for plots."""
+        t, losses = (
+            torch.cat(columns)[:512].tolist() for columns in zip(*self.recent, strict=True)
+        )
+        return {"t": t, "loss": losses}
 
     def averaged_weights(self) -> "_Swapped":
         """Use the moving average of the weights for a while."""

@@ -1,0 +1,5 @@
+import sys
+
+from cdcd.cli import main
+
+sys.exit(main())

@@ -1,0 +1,275 @@
+"""The command line: `cdcd VERB RUN …`. Every verb is a call into the library."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cdcd
+from cdcd.settings import Parser, add_options, chosen
+
+if TYPE_CHECKING:
+    from cdcd.generation import Canvas, TextModel
+
+
+USAGE = {
+    "train": "--preset NAME --data PATH --out RUN [--section.field VALUE …]",
+    "sample": "RUN [--prompt TEXT] [--num-samples INT] [--seed INT] [--setting VALUE …]",
+    "infill": "RUN TEXT [--num-samples INT] [--seed INT] [--setting VALUE …]",
+    "info": "RUN [--json]",
+    "plot": "RUN [--out FOLDER] [--prompt TEXT] [--seed INT]",
+    "demo": "[--out RUN]",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; a user's mistake is one line on stderr and exit code 2."""
+    from cdcd.training.trainer import Stopped
+
+    options = build_parser().parse_args(arguments)
+    try:
+        options.action(options)
+    except Stopped as stopped:
+        print(f"\n{stopped}", file=sys.stderr)
+        return 128 + stopped.signal_number
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except (ValueError, OSError) as error:
+        if os.environ.get("CDCD_TRACEBACK"):
+            raise
+        print(f"{options.parser.prog}: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def build_parser() -> Parser:
+    """All verbs and their options."""
+    parser = Parser(prog="cdcd", description=cdcd.__doc__)
+    parser.add_argument("--version", action="version", version=f"cdcd {cdcd.__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for name, add, action, text in (
+        ("train", _train_options, _train, "train a model, resume a run or fine-tune one"),
+        ("sample", _sample_options, _sample, "generate text, with or without a prompt"),
+        ("infill", _infill_options, _infill, "fill the gaps of a text"),
+        ("info", _info_options, _info, "describe a run"),
+        (
+            "plot",
+            _plot_options,
+            _plot,
+            "draw a run: time warping, training curves, a denoising sample",
+        ),
+        ("demo", _demo_options, _demo, "train a small model on the CPU and show what it can do"),
+    ):
+        verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        verb.set_defaults(action=action, parser=verb)
+        add(verb)
+        verb.usage = f"cdcd {name} {USAGE[name]}"
+    return parser
+
+
+# cdcd train
+
+
+def _train_options(parser: argparse.ArgumentParser) -> None:
+    from cdcd.training.config import PRESETS, RunConfig
+
+    parser.add_argument(
+        "--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: small)"
+    )
+    parser.add_argument(
+        "--data", metavar="PATH", help="corpus: tales, markov, a text file or a folder"
+    )
+    parser.add_argument("--out", metavar="RUN", type=Path, required=True, help="run directory")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    parser.add_argument(
+        "--checkpoint", metavar="STEP", type=int, help="resume from this checkpoint"
+    )
+    parser.add_argument("--init-from", metavar="RUN", type=Path, help="fine-tune from another run")
+    add_options(parser, RunConfig)
+
+
+def _train(options: Any) -> None:
+    from cdcd.settings import override
+    from cdcd.training import run
+    from cdcd.training.config import RunConfig, preset
+
+    changes = chosen(options, RunConfig)
+    if options.data is not None:
+        changes["data.source"] = options.data
+    if options.resume:
+        if options.init_from or options.preset:
+            raise ValueError(
+                "--resume goes on with a run as it is: leave out --preset and --init-from"
+            )
+        trainer = run.resume(options.out, changes=changes, checkpoint=options.checkpoint)
+    elif options.checkpoint is not None:
+        raise ValueError("--checkpoint goes with --resume")
+    else:
+        config = preset(options.preset or "small")
+        if options.init_from is not None:
+            config = run.inherited_config(config, options.init_from)
+        config = override(config, changes)
+        trainer = run.start(config, options.out, init_from=options.init_from)
+    report = trainer.train()
+    print(f"validation loss {report.loss:.4f}; try: cdcd sample {options.out}")
+
+
+# cdcd sample, cdcd infill
+
+
+def _generation_options(parser: argparse.ArgumentParser) -> None:
+    from cdcd.diffusion.sampling import SamplingConfig
+
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory")
+    parser.add_argument(
+        "--num-samples", metavar="INT", type=int, default=1, help="samples for each text"
+    )
+    parser.add_argument("--seed", metavar="INT", type=int, default=0, help="seed of the noise")
+    parser.add_argument(
+        "--batch-size", metavar="INT", type=int, default=64, help="sequences at a time"
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="STEP", type=int, help="checkpoint (default: the last)"
+    )
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "float64", "bfloat16"),
+        default="auto",
+        help="precision",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_options(parser, SamplingConfig)
+
+
+def _sample_options(parser: argparse.ArgumentParser) -> None:
+    _generation_options(parser)
+    prompts = parser.add_mutually_exclusive_group()
+    prompts.add_argument("--prompt", metavar="TEXT", default="", help="begin with this text")
+    prompts.add_argument("--prompt-file", metavar="PATH", type=Path, help="one prompt a line")
+    parser.add_argument("--length", metavar="INT", type=int, help="tokens to show (default: all)")
+    parser.add_argument(
+        "--ignore-eos", action="store_true", help="show what follows the end of the text"
+    )
+
+
+def _infill_options(parser: argparse.ArgumentParser) -> None:
+    _generation_options(parser)
+    parser.add_argument(
+        "text",
+        metavar="TEXT",
+        help=r"a text with gaps: [5] stands for five tokens; \[5] is plain text",
+    )
+
+
+def _sample(options: Any) -> None:
+    model = _load(options)
+    prompts = [options.prompt]
+    if options.prompt_file is not None:
+        prompts = options.prompt_file.read_text(encoding="utf-8").splitlines()
+        if not prompts:
+            raise ValueError(f"{options.prompt_file} holds no prompt")
+    canvases = [model.prompt_canvas(prompt, options.length) for prompt in prompts]
+    _generate(options, model, canvases, length=options.length, ignore_eos=options.ignore_eos)
+
+
+def _infill(options: Any) -> None:
+    model = _load(options)
+    _generate(options, model, [model.infill_canvas(options.text)])
+
+
+def _load(options: Any) -> "TextModel":
+    from cdcd.generation import load
+
+    return load(
+        options.run, checkpoint=options.checkpoint, device=options.device, dtype=options.dtype
+    )
+
+
+def _generate(options: Any, model: "TextModel", canvases: "Sequence[Canvas]", **more: Any) -> None:
+    from rich.console import Console
+
+    from cdcd.diffusion.sampling import SamplingConfig
+    from cdcd.display import SamplingProgress, marked
+
+    settings = chosen(options, SamplingConfig)
+    with SamplingProgress() as progress:
+        generated = model.generate(
+            canvases,
+            num_samples=options.num_samples,
+            seed=options.seed,
+            batch_size=options.batch_size,
+            callback=progress,
+            **settings,
+            **more,
+        )
+    if options.json:
+        print(
+            json.dumps(
+                {"settings": settings, "samples": [asdict(g) for g in generated]},
+                ensure_ascii=False,
+            )
+        )
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for each in generated:
+        console.print(
+            marked(each, model.tokenizer) if console.is_terminal else each.text, markup=False
+        )
+
+
+# cdcd info, cdcd plot, cdcd demo
+
+
+def _info_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _info(options: Any) -> None:
+    from cdcd.display import describe, print_description
+
+    description = describe(options.run)
+    if options.json:
+        print(json.dumps(description, indent=2))
+    else:
+        print_description(description)
+
+
+def _plot_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory")
+    parser.add_argument(
+        "--out", metavar="FOLDER", type=Path, help="where to save (default: in RUN)"
+    )
+    parser.add_argument(
+        "--prompt", metavar="TEXT", default="", help="prompt of the denoising sample"
+    )
+    parser.add_argument(
+        "--seed", metavar="INT", type=int, default=0, help="seed of the denoising sample"
+    )
+
+
+def _plot(options: Any) -> None:
+    from cdcd.display import draw_run
+
+    for path in draw_run(options.run, options.out, prompt=options.prompt, seed=options.seed):
+        print(path)
+
+
+def _demo_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", metavar="RUN", type=Path, default=Path("runs/demo"), help="run directory"
+    )
+
+
+def _demo(options: Any) -> None:
+    from cdcd.demo import show_demo
+
+    show_demo(options.out)

@@ -1,0 +1,163 @@
+"""Pictures of a run: time warping (Figure 2 of the paper), training curves, a sample denoising."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cdcd.diffusion.sampling import StepInfo
+from cdcd.diffusion.warping import NoiseSchedule, TimeWarp, from_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREY = "#2b6cb0", "#dd6b20", "#a0aec0"
+
+
+def _figure(rows: int, columns: int, size: tuple[float, float]) -> "tuple[Figure, list[Axes]]":
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("plots need matplotlib: pip install 'cdcd[plot]'") from None
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def plot_time_warping(
+    warp: TimeWarp, t: Sequence[float], losses: Sequence[float], path: Path
+) -> None:
+    """Loss and fitted F̃ over t, the implied weighting of noise levels, and loss over u (Figure 2)."""
+    figure, (top, middle, bottom) = _figure(3, 1, (7, 9))
+    schedule, bins = warp.schedule(), warp.config.bins
+    grid = from_unit(torch.linspace(0, 1, 1000), warp.process, bins)
+    edges = from_unit(schedule.cdf.widths_in.cumsum(0).clamp(max=1), warp.process, bins)
+    with torch.no_grad():
+        fitted = warp.expected_loss(grid)
+    for edge in edges[:-1].tolist():
+        top.axvline(edge, color=GREY, linewidth=0.4, linestyle=":", zorder=0)
+    top.plot(t, losses, ".", color=BLUE, alpha=0.3, markersize=3, label="loss of a sequence")
+    top.plot(grid, fitted, color=ORANGE, label="fitted F̃(t)")
+    top.set(xlabel="noise level t", ylabel="cross-entropy (nats)", title="Loss and its fit")
+    top.legend(frameon=False)
+    middle.plot(grid, _weighting(schedule, grid), color=ORANGE)
+    middle.set(
+        xlabel="noise level t", ylabel="λ(t) = dF/dt", title="Implied weighting of noise levels"
+    )
+    u = schedule.uniform_time(torch.tensor(t))
+    bottom.plot(u, losses, ".", color=BLUE, alpha=0.3, markersize=3, label="loss of a sequence")
+    bottom.plot(schedule.uniform_time(grid), fitted, color=ORANGE, label="fitted")
+    bottom.set(
+        xlabel="uniform time u = F(t)",
+        ylabel="cross-entropy (nats)",
+        title="Loss over uniform time",
+    )
+    bottom.legend(frameon=False)
+    if bins == "log":
+        for axis in (top, middle):
+            axis.set_xscale("log")
+    figure.savefig(path, dpi=130)
+
+
+def _weighting(schedule: NoiseSchedule, t: Tensor) -> Float[Tensor, " grid"]:
+    """dF/dt by the chain rule through the reference coordinate."""
+    ends = schedule.process
+    if schedule.bins == "linear":
+        return schedule.density(t) / (ends.t_max - ends.t_min)
+    return schedule.density(t) / (t * torch.tensor(ends.t_max / ends.t_min).log())
+
+
+def plot_training(metrics: Sequence[dict[str, Any]], path: Path) -> None:
+    """Training and validation loss over steps, and the last validation by noise level."""
+    figure, (left, right) = _figure(1, 2, (11, 4))
+    train = [row for row in metrics if "loss" in row]
+    valid = [row for row in metrics if "valid_loss" in row]
+    left.plot([r["step"] for r in train], [r["loss"] for r in train], color=BLUE, label="training")
+    left.plot(
+        [r["step"] for r in valid],
+        [r["valid_loss"] for r in valid],
+        "o-",
+        color=ORANGE,
+        label="validation",
+    )
+    left.set(xlabel="step", ylabel="cross-entropy (nats)", title="Loss", ylim=(0, None))
+    left.legend(frameon=False)
+    if valid:
+        levels = valid[-1]["validation"]["levels"]
+        t = [level["t"] for level in levels]
+        right.plot(
+            t, [level["loss"] for level in levels], "o-", color=ORANGE, label="cross-entropy"
+        )
+        right.plot(
+            t, [level["entropy"] for level in levels], "s--", color=BLUE, label="prediction entropy"
+        )
+        right.set(
+            xscale="log", xlabel="noise level t", ylabel="nats", title="Validation by noise level"
+        )
+        accuracy = right.twinx()
+        accuracy.plot(t, [level["accuracy"] for level in levels], ":", color=GREY)
+        accuracy.set(ylabel="accuracy (dotted)", ylim=(0, 1.02))
+        right.legend(frameon=False, loc="center left")
+    figure.savefig(path, dpi=130)
+
+
+class Trace:
+    """A sampling callback that notes, for the first sample, each position's likeliest token."""
+
+    def __init__(self, rows: int = 14) -> None:
+        self.rows = rows
+        self.levels: list[float] = []
+        self.tokens: list[Int[Tensor, " seq"]] = []
+        self.certainty: list[Float[Tensor, " seq"]] = []
+
+    def __call__(self, info: StepInfo) -> None:
+        wanted = {round(i * (info.num_steps - 1) / (self.rows - 1)) for i in range(self.rows)}
+        if info.index in wanted:
+            certainty, tokens = info.probabilities[0].max(-1)
+            self.levels.append(info.t)
+            self.tokens.append(tokens.cpu())
+            self.certainty.append(certainty.float().cpu())
+
+
+def plot_denoising(
+    trace: Trace,
+    final: Sequence[int],
+    is_given: Sequence[bool],
+    piece: Callable[[int], str],
+    path: Path,
+) -> None:
+    """One sample over the steps: per position the most likely token, coloured by its certainty."""
+    columns, rows = len(final), len(trace.levels) + 1
+    figure, (axis,) = _figure(1, 1, (max(6.0, 0.62 * columns), 0.34 * rows + 1.2))
+    certainty = torch.ones(rows, columns)
+    for row, values in enumerate(trace.certainty):
+        certainty[row] = torch.where(torch.tensor(is_given), 1.0, values[:columns])
+    axis.imshow(certainty, cmap="YlGnBu", vmin=0, vmax=1.25, aspect="auto")
+    for row in range(rows):
+        tokens = final if row == rows - 1 else trace.tokens[row].tolist()
+        for column in range(columns):
+            shown = final[column] if is_given[column] else tokens[column]
+            weight = "bold" if is_given[column] or row == rows - 1 else "normal"
+            colour = "white" if certainty[row, column] > 0.7 else "black"
+            axis.text(
+                column, row, _short(piece(shown)), ha="center", va="center", fontsize=6.5,
+                color=colour, fontweight=weight,
+            )  # fmt: skip
+    axis.set_yticks(range(rows), [f"t = {t:.3g}" for t in trace.levels] + ["text"])
+    axis.set_xticks([])
+    axis.spines[:].set_visible(False)
+    axis.set_title(
+        "Most likely token at each position while denoising; darker is more certain, given tokens are bold"
+    )
+    figure.savefig(path, dpi=130)
+
+
+def _short(piece: str) -> str:
+    piece = piece.replace("▁", "·").replace("$", r"\$")
+    return piece if len(piece) <= 10 else piece[:9] + "…"

@@ -1,0 +1,20 @@
+"""Tests check every annotated shape at run time; the library itself does not."""
+
+import os
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from jaxtyping import install_import_hook
+
+with install_import_hook("cdcd", "beartype.beartype"):
+    import cdcd.cli
+    import cdcd.demo
+    import cdcd.display
+    import cdcd.evaluation.oracle
+    import cdcd.generation
+    import cdcd.training.run  # noqa: F401
+
+import torch
+
+torch.set_num_threads(1)
