@@ -7,7 +7,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from jaxtyping import install_import_hook
 
-with install_import_hook("cdcd", "beartype.beartype"):
+CHECKED = ["cdcd.diffusion", "cdcd.networks", "cdcd.training", "cdcd.evaluation", "cdcd.generation"]
+with install_import_hook(CHECKED, "typecheck.check"):
     import cdcd.cli
     import cdcd.demo
     import cdcd.display

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from cdcd.data.words import join_words, split_words
 
@@ -18,6 +18,7 @@ PAD, EOS, UNKNOWN = 0, 1, 2
 SPECIALS = ("<pad>", "<eos>", "<unk>")
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """What every tokenizer can do."""
 

@@ -6,7 +6,7 @@ replacement method are estimators that wrap estimators; an exact oracle is one t
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,6 +27,7 @@ class Estimate:
     state: Any
 
 
+@runtime_checkable
 class Estimator(Protocol):
     """Predicts the clean sequence from a noisy one."""
 
@@ -35,6 +36,7 @@ class Estimator(Protocol):
     ) -> Estimate: ...
 
 
+@runtime_checkable
 class Network(Protocol):
     """A denoising network: the stacked input sequences of §4.1 and §4.3 to logits."""
 

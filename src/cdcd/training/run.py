@@ -30,7 +30,7 @@ class Sequences:
     """Token sequences to train on and to validate on."""
 
     train: Int[Tensor, "sequences length"]
-    valid: Int[Tensor, "sequences length"]
+    valid: Int[Tensor, "held_out length"]
 
 
 def load_documents(config: RunConfig) -> Split:

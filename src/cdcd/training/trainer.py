@@ -91,7 +91,7 @@ class Trainer:
         self,
         run: RunDirectory,
         train: Int[Tensor, "sequences length"],
-        valid: Int[Tensor, "sequences length"],
+        valid: Int[Tensor, "held_out length"],
         *,
         checkpoint: int | None = None,
         console: Console | None = None,
