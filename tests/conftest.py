@@ -15,7 +15,3 @@ with install_import_hook(CHECKED, "typecheck.check"):
     import cdcd.evaluation.oracle
     import cdcd.generation
     import cdcd.training.run  # noqa: F401
-
-import torch
-
-torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import difflib
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ from cdcd.data.words import join_words, split_words
 
 PAD, EOS, UNKNOWN = 0, 1, 2
 SPECIALS = ("<pad>", "<eos>", "<unk>")
+STRETCH = 1 << 16
 
 
 @runtime_checkable
@@ -105,25 +106,26 @@ def learn_sentencepiece(documents: Sequence[str], vocab_size: int) -> SentencePi
     """Unigram pieces learnt from a corpus; a small corpus gives fewer than `vocab_size`."""
     import sentencepiece
 
-    smallest = 256 + len(SPECIALS) + len(set("".join(documents)))
+    smallest = 256 + len(SPECIALS) + len({" ", *"".join(documents)})
     if vocab_size < smallest:
         raise ValueError(
             f"data.vocab_size is {vocab_size}; bytes and the characters of this corpus need {smallest}"
         )
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(  # pyright: ignore[reportAttributeAccessIssue]
-        sentence_iterator=iter(documents),
+        sentence_iterator=_stretches(documents),
         model_writer=model,
         vocab_size=vocab_size,
         model_type="unigram",
         byte_fallback=True,
         hard_vocab_limit=False,
         character_coverage=1.0,
+        required_chars="▁",  # the space
         # Lossless and concatenative: the pieces of a text are those of its parts, as infilling needs.
         normalization_rule_name="identity",
         add_dummy_prefix=False,
         remove_extra_whitespaces=False,
-        max_sentence_length=1 << 20,
+        max_sentence_length=4 * STRETCH,
         pad_id=PAD,
         eos_id=EOS,
         unk_id=UNKNOWN,
@@ -131,6 +133,12 @@ def learn_sentencepiece(documents: Sequence[str], vocab_size: int) -> SentencePi
         minloglevel=2,
     )
     return SentencePieceTokenizer(model.getvalue())
+
+
+def _stretches(documents: Sequence[str]) -> Iterator[str]:
+    """Documents in stretches that SentencePiece takes: it leaves out what is too long."""
+    for text in documents:
+        yield from (text[start : start + STRETCH] for start in range(0, len(text), STRETCH))
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:

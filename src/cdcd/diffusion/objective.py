@@ -100,7 +100,7 @@ def training_loss(
         x0_prev=x0_prev,
         is_noisy=draws.is_noisy,
         is_dropped=draws.is_dropped,
-    ).float()
+    ).to(table.dtype)
     return _reduce(logits, table, tokens, x0, draws, objective, embedding, projection)
 
 
@@ -128,7 +128,7 @@ def _first_predictions(
         x0_prev=None,
         is_noisy=draws.is_noisy[index],
         is_dropped=draws.is_dropped[index],
-    ).float()
+    ).to(table.dtype)
     x0_prev[index] = projection(interpolate(probabilities(logits), table), table)
     return x0_prev
 

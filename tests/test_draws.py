@@ -1,0 +1,134 @@
+"""Masks, uniform times and draws have the distributions they should, and depend on nothing else."""
+
+import numpy as np
+import pytest
+import torch
+from languages import PROCESS
+from scipy import stats
+
+from cdcd.data.masking import mixed_masks, prefix_masks, random_masks
+from cdcd.diffusion.objective import ObjectiveConfig
+from cdcd.diffusion.warping import TimeWarp, WarpConfig
+from cdcd.seeding import generator_for
+from cdcd.training.draws import conditioning_masks, draw_for_step, uniform_times
+
+BATCH, LENGTH = 6000, 10
+P_VALUE = 1e-4
+"""Below this a statistical test fails; seeds are fixed, so it fails always or never."""
+
+
+def uniform_p(values: torch.Tensor, cells: int) -> float:
+    """Probability of counts at least this uneven if all cells are equally likely."""
+    return float(stats.chisquare(torch.bincount(values.flatten(), minlength=cells).numpy()).pvalue)
+
+
+def is_prefix(masks: torch.Tensor) -> torch.Tensor:
+    return (masks.long().diff(dim=1) >= 0).all(1)
+
+
+def test_prefix_lengths_are_uniform_and_leave_a_noisy_token():
+    masks = prefix_masks(BATCH, LENGTH, generator=generator_for(0))
+    assert is_prefix(masks).all()
+    assert uniform_p((~masks).sum(1), LENGTH) > P_VALUE
+    assert masks.any(1).all()
+
+
+def test_fixed_prefix():
+    masks = prefix_masks(100, LENGTH, generator=generator_for(0), prefix_length=4)
+    assert torch.equal(masks, (torch.arange(LENGTH) >= 4).expand(100, -1))
+    with pytest.raises(ValueError, match="below the sequence length"):
+        prefix_masks(1, LENGTH, generator=generator_for(0), prefix_length=LENGTH)
+
+
+def test_random_masks_are_uniform_in_count_and_position():
+    masks = random_masks(BATCH, LENGTH, generator=generator_for(1))
+    counts = (~masks).sum(1)
+    assert uniform_p(counts, LENGTH) > P_VALUE
+    single = masks[counts == 1]
+    assert uniform_p((~single).long().argmax(1), LENGTH) > P_VALUE
+    pairs = ~masks[counts == 2]
+    first = pairs.long().argmax(1)
+    second = LENGTH - 1 - pairs.flip(1).long().argmax(1)
+    cells = first * LENGTH + second
+    index = [a * LENGTH + b for a in range(LENGTH) for b in range(a + 1, LENGTH)]
+    seen = torch.bincount(cells, minlength=LENGTH**2)[index]
+    assert float(stats.chisquare(seen.numpy()).pvalue) > P_VALUE
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8, 1.0])
+def test_mixed_masks_hold_the_share_of_prefixes(share):
+    masks = mixed_masks(BATCH, LENGTH, prefix_share=share, generator=generator_for(2))
+    # A random mask of k clean tokens is a prefix with probability 1 / C(LENGTH, k).
+    by_chance = np.mean([1 / stats.binom.pmf(k, LENGTH, 0.5) / 2**LENGTH for k in range(LENGTH)])
+    expected = share + (1 - share) * by_chance
+    found = int(is_prefix(masks).sum())
+    assert stats.binomtest(found, BATCH, min(expected, 1.0)).pvalue > P_VALUE
+
+
+def test_masking_strategies():
+    def masks(**settings):
+        return conditioning_masks(
+            500, LENGTH, ObjectiveConfig(**settings), generator=generator_for(0)
+        )
+
+    assert masks(masking="none").all()
+    assert is_prefix(masks(masking="prefix")).all()
+    assert not is_prefix(masks(masking="random")).all()
+    assert is_prefix(masks(masking="prefix", prefix_length=3)).all()
+    assert 200 < int(is_prefix(masks(masking="mixed", prefix_share=0.5)).sum()) < 380
+
+
+def times(step: int, *, low_discrepancy: bool = True, batch: int = 32) -> torch.Tensor:
+    generator = generator_for(0, step)
+    return uniform_times(batch, low_discrepancy=low_discrepancy, generator=generator)
+
+
+def test_low_discrepancy_times_hold_one_value_in_each_interval():
+    for step in range(20):
+        cells = (times(step) * 32).floor().long()
+        assert cells.sort().values.tolist() == list(range(32))
+
+
+@pytest.mark.parametrize("low_discrepancy", [True, False])
+def test_times_are_uniform_at_every_row(low_discrepancy):
+    values = torch.stack([times(s, low_discrepancy=low_discrepancy) for s in range(600)])
+    for row in (0, 1, 15, 31):
+        assert stats.kstest(values[:, row].numpy(), "uniform").pvalue > P_VALUE
+    assert stats.kstest(values[0].numpy(), "uniform").pvalue > P_VALUE
+
+
+def test_times_are_independent_of_masks_dropout_and_self_conditioned_rows():
+    objective, schedule = ObjectiveConfig(), TimeWarp(WarpConfig(), PROCESS).schedule()
+    u, dropped, clean, odd, first = [], [], [], [], []
+    for step in range(400):
+        draws = draw_for_step(
+            (32, LENGTH, 4), objective, schedule, seed=0, step=step, device=torch.device("cpu")
+        )
+        u.append(schedule.uniform_time(draws.t))
+        dropped.append(draws.is_dropped.float())
+        clean.append((~draws.is_noisy).float().mean(1))
+        odd.append(torch.arange(32) % 2 * 1.0)
+        first.append(draws.eps[:, 0, 0])
+    for other in (dropped, clean, odd, first):
+        assert stats.pearsonr(torch.cat(u), torch.cat(other)).pvalue > P_VALUE
+    share = float(torch.cat(dropped).mean())
+    assert share == pytest.approx(objective.conditioning_dropout, abs=0.01)
+
+
+def test_draws_depend_on_seed_and_step_alone():
+    def draw(seed: int, step: int) -> torch.Tensor:
+        return draw_for_step(
+            (8, LENGTH, 4),
+            ObjectiveConfig(),
+            TimeWarp(WarpConfig(), PROCESS).schedule(),
+            seed=seed,
+            step=step,
+            device=torch.device("cpu"),
+        ).eps
+
+    before = torch.random.get_rng_state()
+    assert torch.equal(draw(0, 3), draw(0, 3))
+    assert not torch.equal(draw(0, 3), draw(0, 4))
+    assert not torch.equal(draw(0, 3), draw(1, 3))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert stats.kstest(draw(5, 5).flatten().numpy(), "norm").pvalue > P_VALUE
