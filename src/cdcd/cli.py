@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -116,7 +117,7 @@ def _train(options: Any) -> None:
         config = override(config, changes)
         trainer = run.start(config, options.out, init_from=options.init_from)
     report = trainer.train()
-    print(f"validation loss {report.loss:.4f}; try: cdcd sample {options.out}")
+    print(f"validation loss {report.loss:.4f}; try: cdcd sample {shlex.quote(str(options.out))}")
 
 
 # cdcd sample, cdcd infill
@@ -218,11 +219,12 @@ def _generate(options: Any, model: "TextModel", canvases: "Sequence[Canvas]", **
             )
         )
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     for each in generated:
-        console.print(
-            marked(each, model.tokenizer) if console.is_terminal else each.text, markup=False
-        )
+        if console.is_terminal:
+            console.print(marked(each, model.tokenizer))
+        else:
+            print(each.text)
 
 
 # cdcd info, cdcd plot, cdcd demo

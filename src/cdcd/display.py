@@ -121,6 +121,7 @@ def _readable(value: Any) -> str:
 def draw_run(path: Path, out: Path | None = None, *, prompt: str = "", seed: int = 0) -> list[Path]:
     """Draw everything that can be drawn of a run; the paths of the pictures."""
     model, out = load(path, device="cpu"), out or path
+    canvas = model.prompt_canvas(prompt)
     out.mkdir(parents=True, exist_ok=True)
     metrics = read_metrics(RunDirectory(path).metrics_path)
     pictures = []
@@ -131,7 +132,7 @@ def draw_run(path: Path, out: Path | None = None, *, prompt: str = "", seed: int
         pictures.append(out / "training.png")
         plot_training(metrics, pictures[-1])
     trace = Trace()
-    shown = model.generate(model.prompt_canvas(prompt), seed=seed, callback=trace)[0]
+    shown = model.generate(canvas, seed=seed, callback=trace)[0]
     pictures.append(out / "denoising.png")
     plot_denoising(trace, shown.tokens, shown.is_given, model.tokenizer.piece, pictures[-1])
     return pictures

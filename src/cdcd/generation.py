@@ -171,8 +171,9 @@ class TextModel:
         **settings: Any,
     ) -> list[Generated]:
         """Fill each canvas `num_samples` times. Sample i depends on (seed, i) alone, not on its batch."""
-        if num_samples < 1:
-            raise ValueError(f"num_samples is {num_samples}, it must be at least 1")
+        for name, value in (("num_samples", num_samples), ("batch_size", batch_size)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}, it must be at least 1")
         room = self._checked_length(length)
         config = override(self.config.sampling, settings)
         canvases = [canvas] if isinstance(canvas, Canvas) else list(canvas)
@@ -290,10 +291,13 @@ def load(
     model = build_model(config, directory.vocab_size)
     weights = without_prefix("model", saved.weights)
     weights |= without_prefix("average", saved.weights)
-    check_shapes(model.state_dict(), weights, f"the checkpoint of step {saved.step} in {run}")
-    model.load_state_dict(weights)
     warp = TimeWarp(config.warp, config.process)
-    warp.load_state_dict(without_prefix("warp", saved.weights))
+    warp_weights = without_prefix("warp", saved.weights)
+    what = f"the checkpoint of step {saved.step} in {run}"
+    check_shapes(model.state_dict(), weights, what)
+    check_shapes(warp.state_dict(), warp_weights, what)
+    model.load_state_dict(weights)
+    warp.load_state_dict(warp_weights)
     return TextModel(
         config,
         directory.tokenizer,

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import math
 import textwrap
 import types
 from collections.abc import Iterable, Mapping
@@ -76,15 +77,21 @@ def convert(value: Any, hint: Any) -> Any:
         and not isinstance(value, bool)
         and isinstance(value, int | float | str)
     ):
-        try:
-            return hint(value)
-        except ValueError:
-            raise ValueError(
-                f"{value!r} is not {'a whole number' if hint is int else 'a number'}"
-            ) from None
+        return _number(value, hint)
     if hint is str and isinstance(value, str):
         return value
     raise ValueError(f"{value!r} is not of type {getattr(hint, '__name__', hint)}")
+
+
+def _number(value: int | float | str, hint: type[int] | type[float]) -> int | float:
+    wanted = "a whole number" if hint is int else "a finite number"
+    try:
+        number = hint(value)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{value!r} is not {wanted}") from None
+    if not math.isfinite(number) or (isinstance(value, float) and number != value):
+        raise ValueError(f"{value!r} is not {wanted}")
+    return number
 
 
 def add_options(parser: argparse.ArgumentParser, cls: type, *, section: str = "") -> None:
@@ -154,6 +161,8 @@ def override(config: T, changes: Mapping[str, Any]) -> T:
 
 def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
     """Build a dataclass from JSON, checking names and types; what is missing takes its default."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{values!r} is not a section of settings")
     hints = get_type_hints(cls)
     arguments: dict[str, Any] = {}
     for name, value in values.items():

@@ -52,7 +52,8 @@ def _texts(path: Path) -> Iterator[str]:
         yield from _read(path).splitlines()
     else:
         for file in sorted(path.rglob("*")):
-            if file.is_file() and not file.name.startswith("."):
+            hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+            if file.is_file() and not hidden:
                 yield _read(file)
 
 

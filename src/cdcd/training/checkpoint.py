@@ -2,7 +2,7 @@
 
     RUN/config.json, RUN/tokenizer/, RUN/metrics.jsonl, RUN/checkpoints/step-00000500/
         weights.safetensors     model.*, average.* (the moving average, where kept), warp.*
-        optimiser.safetensors   Adam's moments, only needed to resume
+        optimiser.safetensors   Adam's moments and what is not logged yet, only needed to resume
         checkpoint.json         step, and the SHA-256 of each file
 
 A checkpoint is written under a temporary name, flushed to disk and renamed, so that it is whole or
@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,8 @@ class RunDirectory:
                 if path.exists()
                 else "does not exist"
             )
-            raise ValueError(f"{path} {what}; train one with: cdcd train --out {path}")
+            command = f"cdcd train --out {shlex.quote(str(path))}"
+            raise ValueError(f"{path} {what}; train one with: {command}")
 
     @staticmethod
     def create(
@@ -64,8 +66,10 @@ class RunDirectory:
             described["config"] = dataclasses.asdict(config)
             write_durably(building / "config.json", json.dumps(described, indent=2).encode())
             tokenizer.save(building / "tokenizer")
-            RunDirectory(building).save(first, keep=1)
+            RunDirectory(building)._write(first)
             building.rename(path)
+        except OSError as error:
+            raise ValueError(f"could not create the run {path}: {error.strerror}") from None
         finally:
             shutil.rmtree(building, ignore_errors=True)
         return RunDirectory(path)
@@ -87,7 +91,11 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     def _described(self) -> dict[str, Any]:
-        return _read_json(self.path / "config.json")
+        described = _read_json(self.path / "config.json")
+        for name in ("config", "vocab_size"):
+            if name not in described:
+                raise ValueError(f"{self.path / 'config.json'} is damaged: it has no {name}")
+        return described
 
     def replace_config(self, config: RunConfig) -> None:
         """Record a configuration changed on resuming."""
@@ -112,9 +120,19 @@ class RunDirectory:
 
     def save(self, checkpoint: Checkpoint, *, keep: int) -> Path:
         """Write a checkpoint and drop all but the last `keep`."""
+        try:
+            final = self._write(checkpoint)
+        except OSError as error:
+            raise ValueError(self._not_saved(checkpoint.step, error)) from None
+        for step in [s for s in self.steps() if s != checkpoint.step][: -(keep - 1) or None]:
+            _remove(self.folder(step))
+        return final
+
+    def _write(self, checkpoint: Checkpoint) -> Path:
         final = self.folder(checkpoint.step)
+        for left_over in final.parent.glob(".step-*"):
+            shutil.rmtree(left_over, ignore_errors=True)
         temporary = final.with_name(f".{final.name}.writing")
-        shutil.rmtree(temporary, ignore_errors=True)
         try:
             temporary.mkdir(parents=True)
             files = {
@@ -126,13 +144,10 @@ class RunDirectory:
             sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
             described = json.dumps({"step": checkpoint.step, "sha256": sums}, indent=2)
             write_durably(temporary / "checkpoint.json", described.encode())
-            shutil.rmtree(final, ignore_errors=True)
+            _remove(final)
             temporary.rename(final)
-        except OSError as error:
+        finally:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise ValueError(self._not_saved(checkpoint.step, error)) from None
-        for step in [s for s in self.steps() if s != checkpoint.step][: -(keep - 1) or None]:
-            shutil.rmtree(self.folder(step), ignore_errors=True)
         return final
 
     def _not_saved(self, step: int, error: OSError) -> str:
@@ -140,24 +155,28 @@ class RunDirectory:
         kept = f"the checkpoint of step {saved[-1]} is safe" if saved else "there is none before it"
         return (
             f"could not save the checkpoint of step {step} in {self.path}: {error.strerror}; {kept}. "
-            f"Free some space, then: cdcd train --resume --out {self.path}"
+            f"Free some space, then: cdcd train --resume --out {shlex.quote(str(self.path))}"
         )
 
-    def load(self, step: int | None = None, *, with_optimiser: bool = False) -> Checkpoint:
-        """A checkpoint, the last one unless `step` is given, verified against its checksums."""
+    def existing_step(self, step: int | None = None) -> int:
+        """The step of a checkpoint that is there, the last one unless `step` is given."""
         steps = self.steps()
         if not steps:
             raise ValueError(f"{self.path} holds no checkpoint")
-        step = steps[-1] if step is None else step
-        if step not in steps:
+        if step is not None and step not in steps:
             raise ValueError(
                 f"{self.path} holds no checkpoint of step {step}, only of {', '.join(map(str, steps))}"
             )
+        return steps[-1] if step is None else step
+
+    def load(self, step: int | None = None, *, with_optimiser: bool = False) -> Checkpoint:
+        """A checkpoint, the last one unless `step` is given, verified against its checksums."""
+        step = self.existing_step(step)
         try:
             weights = self._read(step, "weights.safetensors")
             optimiser = self._read(step, "optimiser.safetensors") if with_optimiser else {}
         except (OSError, ValueError, KeyError) as error:
-            earlier = [s for s in steps if s < step]
+            earlier = [s for s in self.steps() if s < step]
             offer = f"; use the one before it with --checkpoint {earlier[-1]}" if earlier else ""
             raise ValueError(
                 f"the checkpoint {self.folder(step)} is damaged: {error}{offer}"
@@ -207,8 +226,11 @@ def write_durably(path: Path, content: bytes) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file so that a reader sees the old or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.writing")
-    write_durably(temporary, content)
-    temporary.rename(path)
+    try:
+        write_durably(temporary, content)
+        temporary.rename(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def with_prefix(prefix: str, tensors: Tensors) -> Tensors:
@@ -220,6 +242,14 @@ def without_prefix(prefix: str, tensors: Tensors) -> Tensors:
     return {n.removeprefix(start): tensor for n, tensor in tensors.items() if n.startswith(start)}
 
 
+def _remove(folder: Path) -> None:
+    """Delete a folder under another name, so that a crash leaves no half of it under its own."""
+    if folder.exists():
+        doomed = folder.with_name(f".{folder.name}.deleting")
+        folder.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
 def _contiguous(tensors: Tensors) -> Tensors:
     # A copy, because safetensors refuses tensors that share memory.
     return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
@@ -227,6 +257,9 @@ def _contiguous(tensors: Tensors) -> Tensors:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} does not hold a JSON object")
+    return content

@@ -19,6 +19,7 @@ from cdcd.data.corpus import (
     to_sequences,
 )
 from cdcd.data.tokenizer import Tokenizer
+from cdcd.networks.precision import choose_device
 from cdcd.settings import override
 from cdcd.training.checkpoint import Checkpoint, RunDirectory, check_shapes, refuse_existing
 from cdcd.training.config import RunConfig
@@ -63,6 +64,7 @@ def start(
 ) -> Trainer:
     """A new run in `out`; from the weights, warp and tokenizer of another run where one is given."""
     refuse_existing(out)
+    choose_device(config.training.device)
     split = load_documents(config)
     if init_from is None:
         data = config.data
@@ -113,26 +115,34 @@ def resume(
     checkpoint: int | None = None,
     console: Console | None = None,
 ) -> Trainer:
-    """Go on with a run; only settings of `training` and `sampling` may change."""
+    """Go on with a run; only settings of `training` (but for the seed) and `sampling` may change."""
     run = RunDirectory(out)
     changes = dict(changes or {})
     free = ("training.", "sampling.")
-    if fixed := [name for name in changes if not name.startswith(free)]:
+    # Another seed would be another corpus and another split: held-out text would be trained on.
+    if fixed := [n for n in changes if not n.startswith(free) or n == "training.seed"]:
         raise ValueError(
-            f"{fixed[0]} is fixed by the run {out}; only training.* and sampling.* can change"
+            f"{fixed[0]} is fixed by the run {out}; only training.* (but for the seed) and "
+            f"sampling.* can change"
         )
     config = override(run.config, changes)
-    if run.steps() and (checkpoint or run.steps()[-1]) >= config.training.steps:
+    if run.existing_step(checkpoint) >= config.training.steps:
         raise ValueError(
             f"{out} has already been trained for its {config.training.steps} steps; "
             f"for more: --resume --training.steps {config.training.steps * 2}"
         )
-    run.load(
-        checkpoint, with_optimiser=True
-    )  # refuse a damaged checkpoint before changing anything
+    sequences = tokenise(load_documents(config), run.tokenizer, config)
+    trainer = Trainer(
+        run,
+        sequences.train,
+        sequences.valid,
+        config=config,
+        checkpoint=checkpoint,
+        console=console,
+    )
+    # The run is changed only now that nothing is left to be refused.
     if checkpoint is not None:
         run.set_aside_after(checkpoint)
     if changes:
         run.replace_config(config)
-    sequences = tokenise(load_documents(config), run.tokenizer, config)
-    return Trainer(run, sequences.train, sequences.valid, checkpoint=checkpoint, console=console)
+    return trainer

@@ -4,6 +4,7 @@ Every draw is a function of (seed, step), and so is the order of the data: a res
 uninterrupted run, bit for bit on a CPU.
 """
 
+import shlex
 import signal
 import time
 from collections import deque
@@ -93,10 +94,11 @@ class Trainer:
         train: Int[Tensor, "sequences length"],
         valid: Int[Tensor, "held_out length"],
         *,
+        config: RunConfig | None = None,
         checkpoint: int | None = None,
         console: Console | None = None,
     ) -> None:
-        self.run, self.config = run, run.config
+        self.run, self.config = run, config or run.config
         self.console = console or Console()
         training = self.config.training
         self.device = choose_device(training.device)
@@ -116,11 +118,12 @@ class Trainer:
             MovingAverage(self.model, training.average_decay) if training.average_decay else None
         )
         self.step = 0
+        self.meter = _Meter(train.shape[1] * training.batch_size)
+        self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=8)
         self._restore(run.load(checkpoint, with_optimiser=True))
         if training.compile:
             self.model.compile()
         self.network = Autocast(self.model, self.device, self.dtype)
-        self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=8)
         self.health = Health(
             torch.tensor(-1, device=self.device), torch.tensor(0.0, device=self.device)
         )
@@ -135,10 +138,25 @@ class Trainer:
         return weights
 
     def state(self) -> Checkpoint:
-        """Everything that the next step depends on."""
+        """Everything that the next step and the next line of metrics depend on."""
         optimiser = with_prefix("model", self.optimiser.tensors())
         optimiser |= with_prefix("warp", self.warp_optimiser.tensors())
+        optimiser |= with_prefix("log", self._not_logged())
         return Checkpoint(self.step, self._tensors(), optimiser)
+
+    def _not_logged(self) -> Tensors:
+        tensors = {f"mean.{i}": loss for i, loss in enumerate(self.meter.losses)}
+        for i, (t, losses) in enumerate(self.recent):
+            tensors |= {f"recent_t.{i}": t, f"recent_losses.{i}": losses}
+        return tensors
+
+    def _restore_log(self, saved: Tensors) -> None:
+        def listed(name: str) -> list[Tensor]:
+            found = without_prefix(name, saved)
+            return [found[str(i)].to(self.device) for i in range(len(found))]
+
+        self.meter.losses = listed("mean")
+        self.recent.extend(zip(listed("recent_t"), listed("recent_losses"), strict=True))
 
     def _restore(self, saved: Checkpoint) -> None:
         what = f"the checkpoint of step {saved.step} in {self.run.path}"
@@ -150,11 +168,16 @@ class Trainer:
                 tensor.copy_(saved.weights[f"average.{name}"])
         self.optimiser.restore(without_prefix("model", saved.optimiser))
         self.warp_optimiser.restore(without_prefix("warp", saved.optimiser))
+        self._restore_log(without_prefix("log", saved.optimiser))
         self.step = saved.step
 
     def save(self) -> Path:
         self._check_health()
-        return self.run.save(self.state(), keep=self.config.training.keep_checkpoints)
+        state = self.state()
+        for name, tensor in state.weights.items():
+            if not tensor.isfinite().all():
+                raise ValueError(self._not_finite(f"{name} is not finite after step {self.step}"))
+        return self.run.save(state, keep=self.config.training.keep_checkpoints)
 
     # One step
 
@@ -226,14 +249,14 @@ class Trainer:
         signals = _Signals()
         try:
             with signals, Display(self.console, training.steps, self.step) as display:
-                meter = _Meter(self.data.sequences.shape[1] * training.batch_size)
+                self.meter.start()
                 while self.step < training.steps:
-                    meter.add(self.train_step())
+                    self.meter.add(self.train_step())
                     if self.step % training.log_every == 0 or self.step == training.steps:
-                        self._log(log, display, meter)
+                        self._log(log, display)
                     if _due(self.step, training.validate_every) and self.step < training.steps:
                         self._validate(log)
-                    if signals.received is not None:
+                    if signals.received is not None and self.step < training.steps:
                         raise Stopped(signals.received, self._interrupted())
                     if _due(self.step, training.checkpoint_every) and self.step < training.steps:
                         self.save()
@@ -243,8 +266,8 @@ class Trainer:
         finally:
             log.close()
 
-    def _log(self, log: MetricsLog, display: Display, meter: "_Meter") -> None:
-        loss, speed = meter.read()
+    def _log(self, log: MetricsLog, display: Display) -> None:
+        loss, speed = self.meter.read()
         self._check_health()
         display.update(self.step, loss, speed)
         rate = learning_rate_at(self.step - 1, self.config.training)
@@ -274,20 +297,22 @@ class Trainer:
 
     def _interrupted(self) -> str:
         self.save()
-        return (
-            f"stopped at step {self.step} and saved; go on with: "
-            f"cdcd train --resume --out {self.run.path}"
-        )
+        return f"stopped at step {self.step} and saved; go on with: {self._resume_command()}"
 
     def _check_health(self) -> None:
         bad_step = int(self.health.bad_step)
         if bad_step >= 0:
-            raise ValueError(
-                f"the loss is not finite at step {bad_step}, at noise level t = "
-                f"{float(self.health.bad_t):.3g}; the last good checkpoint is "
-                f"{self.run.folder(self.run.steps()[-1])}. Resume from it with a lower "
-                f"--training.learning-rate: cdcd train --resume --out {self.run.path}"
-            )
+            where = f"step {bad_step}, at noise level t = {float(self.health.bad_t):.3g}"
+            raise ValueError(self._not_finite(f"the loss is not finite at {where}"))
+
+    def _not_finite(self, what: str) -> str:
+        return (
+            f"{what}; the last good checkpoint is {self.run.folder(self.run.steps()[-1])}. Resume "
+            f"from it with a lower --training.learning-rate: {self._resume_command()}"
+        )
+
+    def _resume_command(self) -> str:
+        return f"cdcd train --resume --out {shlex.quote(str(self.run.path))}"
 
 
 def _due(step: int, every: int) -> bool:
@@ -321,16 +346,20 @@ class _Meter:
     def __init__(self, tokens_per_step: int) -> None:
         self.tokens_per_step = tokens_per_step
         self.losses: list[Tensor] = []
-        self.started = time.perf_counter()
+        self.start()
+
+    def start(self) -> None:
+        self.num_steps, self.started = 0, time.perf_counter()
 
     def add(self, loss: Tensor) -> None:
         self.losses.append(loss)
+        self.num_steps += 1
 
     def read(self) -> tuple[float, float]:
         loss = float(torch.stack(self.losses).mean())
-        now = time.perf_counter()
-        speed = len(self.losses) * self.tokens_per_step / (now - self.started)
-        self.losses, self.started = [], now
+        speed = self.num_steps * self.tokens_per_step / (time.perf_counter() - self.started)
+        self.losses = []
+        self.start()
         return loss, speed
 
 

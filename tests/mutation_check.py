@@ -1,0 +1,101 @@
+"""Mutation check: each deliberate fault must make at least one test fail.
+
+    python tests/mutation_check.py            all faults, a few seconds each
+    python tests/mutation_check.py heun sign  those whose names contain one of the words
+
+The source is copied, one fault is put in, and the tests that should notice are run on the copy. The
+exit code is 1 if a fault goes unnoticed.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault: a text of a source file, what it becomes, and the tests that should fail."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: str
+    keyword: str = ""
+
+    def apply(self, source: Path) -> None:
+        path = source / "cdcd" / self.file
+        text = path.read_text(encoding="utf-8")
+        if text.count(self.right) != 1:
+            raise ValueError(f"{self.name}: the text to change is not there once in {self.file}")
+        path.write_text(text.replace(self.right, self.wrong), encoding="utf-8")
+
+
+MUTANTS = [
+    Mutant("sign of the Euler step", "diffusion/solvers.py", "return Step(x + (t_next - t) * d, estimate)", "return Step(x - (t_next - t) * d, estimate)", "test_solvers.py", "enter_where"),
+    Mutant("missing sqrt(d)", "diffusion/embedding.py", "return math.sqrt(x.shape[-1]) * F.normalize(x, dim=-1)", "return F.normalize(x, dim=-1)", "test_interpolation.py", "rows_have"),
+    Mutant("raw table in training", "diffusion/embedding.py", "return normalise_rows(self.weight) if self.normalise else self.weight", "return self.weight", "test_objective.py", "reach_the_table"),
+    Mutant("raw table in sampling", "generation.py", "self.model.embedding.table().detach()", "self.model.embedding.weight.detach()", "test_text_model.py", "one_table"),
+    Mutant("input scaling on c", "diffusion/estimator.py", "c = given.masked_fill(noisy, 0.0)", "c = scale_input(given, t).masked_fill(noisy, 0.0)", "test_objective.py", "scaled_and_masked"),
+    Mutant("no input scaling", "diffusion/estimator.py", "x = scale_input(x, t).masked_fill(~noisy, 0.0)", "x = x.masked_fill(~noisy, 0.0)", "test_objective.py", "scaled_and_masked"),
+    Mutant("c not zeroed at noisy positions", "diffusion/estimator.py", "c = given.masked_fill(noisy, 0.0)", "c = given", "test_network.py", "leak"),
+    Mutant("dropout hides the mask's tokens never", "diffusion/estimator.py", "c = c.masked_fill(is_dropped[:, None, None], 0.0)", "c = c.clone()", "test_network.py", "dropped_conditioning"),
+    Mutant("x0 detached from the table", "diffusion/objective.py", "x0 = F.embedding(tokens, table)", "x0 = F.embedding(tokens, table.detach())", "test_objective.py", "naive_reference"),
+    Mutant("importance weights dropped", "diffusion/warping.py", "return (self.importance_weights(t) * error.square()).mean()", "return error.square().mean()", "test_warping.py", "independent_of_where"),
+    Mutant("F not normalised", "diffusion/warping.py", "return floored / floored.sum()", "return floored", "test_warping.py", "unnormalised_is_z"),
+    Mutant("t and u swapped", "diffusion/warping.py", "return from_unit(self.cdf.inverse()(u).clamp(0.0, 1.0), self.process, self.bins)", "return from_unit(self.cdf(u).clamp(0.0, 1.0), self.process, self.bins)", "test_warping.py", "follow_the_density"),
+    Mutant("temperature upside down", "diffusion/warping.py", "(log_out - log_in) / temperature", "(log_out - log_in) * temperature", "test_warping.py", "temperature_then"),
+    Mutant("noise levels from the fitted logits", "diffusion/warping.py", "return self._schedule(self.average_in.detach(), self.average_out.detach())", "return self._schedule(self.logits_in.detach(), self.logits_out.detach())", "test_warping.py", "independent_of_where"),
+    Mutant("loss mask inverted", "diffusion/objective.py", "cross_entropy.view_as(tokens).masked_fill(~draws.is_noisy, 0.0)", "cross_entropy.view_as(tokens).masked_fill(draws.is_noisy, 0.0)", "test_objective.py", "naive_reference"),
+    Mutant("prefix mask inverted", "data/masking.py", "return torch.arange(length, device=device) >= counts", "return torch.arange(length, device=device) < counts", "test_draws.py", "prefix_lengths"),
+    Mutant("self-conditioning not detached", "diffusion/objective.py", "@torch.no_grad()\ndef _first_predictions", "def _first_predictions", "test_objective.py", "naive_reference or scaled_and_masked"),
+    Mutant("wrong Heun weight", "diffusion/solvers.py", "(d + d_next) / 2", "(0.6 * d + 0.4 * d_next)", "test_solvers.py", "measured_order"),
+    Mutant("Heun conditions on an old prediction", "diffusion/solvers.py", "t_next, estimate.state)", "t_next, state)", "test_solvers.py", "most_recent"),
+    Mutant("guidance branches swapped", "diffusion/estimator.py", "torch.lerp(unconditional.x0_hat, conditional.x0_hat, self.guidance_scale)", "torch.lerp(conditional.x0_hat, unconditional.x0_hat, self.guidance_scale)", "test_solvers.py", "guidance_extrapolates"),
+    Mutant("score temperature multiplies", "diffusion/solvers.py", "/ (t * self.score_temperature)", "/ t * self.score_temperature", "test_solvers.py", "enter_where"),
+    Mutant("state is the shaped prediction", "diffusion/estimator.py", "Estimate(logits, x0_hat, plain if self.self_conditioning", "Estimate(logits, x0_hat, x0_hat if self.self_conditioning", "test_network.py", "plain_prediction"),
+    Mutant("score without 1/t²", "diffusion/interpolation.py", "return (x0_hat - x) / t[:, None, None] ** 2", "return (x0_hat - x) / t[:, None, None]", "test_interpolation.py", "single_gaussian"),
+    Mutant("nucleus loses the token that reaches the mass", "diffusion/interpolation.py", "mass_before = ordered.cumsum(-1) - ordered", "mass_before = ordered.cumsum(-1)", "test_interpolation.py", "nucleus"),
+    Mutant("u in the order of the rows", "training/draws.py", "order = torch.randperm(batch, generator=generator, device=generator.device)", "order = torch.arange(batch, device=generator.device)", "test_draws.py", "uniform_at_every_row"),
+    Mutant("final prediction at t_max", "diffusion/sampling.py", "final = estimator(x, times[-1].expand(len(x)), state)", "final = estimator(x, times[0].expand(len(x)), state)", "test_solvers.py", "most_recent"),
+    Mutant("optimiser not restored", "training/trainer.py", 'self.optimiser.restore(without_prefix("model", saved.optimiser))', "pass", "test_resume.py", "bit"),
+]  # fmt: skip
+
+
+def is_noticed(mutant: Mutant) -> bool:
+    """Whether the tests named by a mutant fail on a faulty copy of the source."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "src", copy / "src", ignore=ignored)
+        shutil.copytree(ROOT / "tests", copy / "tests", ignore=ignored)
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        mutant.apply(copy / "src")
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider"]
+        command += [f"tests/{mutant.tests}", "-k", mutant.keyword]
+        environment = os.environ | {"PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{mutant.name}: pytest could not run\n{done.stdout}{done.stderr}")
+    return done.returncode == 1
+
+
+def main(words: list[str]) -> int:
+    chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        noticed = list(pool.map(is_noticed, chosen))
+    for mutant, seen in zip(chosen, noticed, strict=True):
+        print(f"{'noticed  ' if seen else 'UNNOTICED'}  {mutant.name}")
+    print(f"{sum(noticed)} of {len(chosen)} faults noticed")
+    return 0 if all(noticed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
