@@ -59,19 +59,29 @@ def train_demo(out: Path, console: Console) -> None:
     trainer.train()
 
 
-def _print(generated: Generated, model: TextModel, console: Console, label: str = "") -> None:
-    plain = not console.is_terminal
-    console.print(
-        f"  {label}", marked(generated, model.tokenizer, plain=plain), sep="", soft_wrap=False
-    )
+class _Listing:
+    """Labelled texts below one another, given tokens marked."""
+
+    def __init__(self, model: TextModel, console: Console) -> None:
+        self.tokenizer, self.console = model.tokenizer, console
+        self.table = Table.grid(padding=(0, 1, 0, 1))
+
+    def add(self, label: str, generated: Generated) -> None:
+        plain = not self.console.is_terminal
+        self.table.add_row(label, marked(generated, self.tokenizer, plain=plain))
+
+    def show(self) -> None:
+        self.console.print(self.table)
 
 
 def show_completions(model: TextModel, console: Console) -> None:
     """Several completions of each prompt."""
     console.print(Rule("Completions (what is given is marked)"))
+    listing = _Listing(model, console)
     for prompt in PROMPTS:
         for generated in model.generate(model.prompt_canvas(prompt), num_samples=3, seed=0):
-            _print(generated, model, console, "• ")
+            listing.add("•", generated)
+    listing.show()
 
 
 def show_gaps(model: TextModel, console: Console) -> None:
@@ -79,20 +89,23 @@ def show_gaps(model: TextModel, console: Console) -> None:
     console.print(Rule("Filling gaps"))
     for text in GAPS:
         console.print(f"  {text}", style="dim", markup=False)
+        listing = _Listing(model, console)
         for generated in model.generate(model.infill_canvas(text), num_samples=2, seed=0):
-            _print(generated, model, console, "• ")
+            listing.add("•", generated)
+        listing.show()
 
 
 def show_settings(model: TextModel, console: Console) -> None:
     """One prompt and one seed under several sampling settings."""
     console.print(Rule("One prompt, one seed, other settings"))
-    canvas = model.prompt_canvas(PROMPTS[0])
+    canvas, listing = model.prompt_canvas(PROMPTS[0]), _Listing(model, console)
     for temperature in SCORE_TEMPERATURES:
         generated = model.generate(canvas, seed=1, score_temperature=temperature)[0]
-        _print(generated, model, console, f"score temperature {temperature:<4} ")
+        listing.add(f"score temperature {temperature}", generated)
     for scale in GUIDANCE_SCALES:
         generated = model.generate(canvas, seed=1, guidance_scale=scale)[0]
-        _print(generated, model, console, f"guidance scale    {scale:<4} ")
+        listing.add(f"guidance scale {scale}", generated)
+    listing.show()
 
 
 def show_quality(model: TextModel, out: Path, console: Console) -> TalesQuality:
