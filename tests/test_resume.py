@@ -38,9 +38,7 @@ SEVEN = {
 LONG = {"training.steps": 150, "training.checkpoint_every": 0}
 
 
-def stop_after(
-    monkeypatch: pytest.MonkeyPatch, steps: int, number: int = signal.SIGTERM
-) -> None:
+def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, number: int = signal.SIGTERM) -> None:
     """Raise a real signal during step `steps` of the training that follows."""
     step = Trainer.train_step
 

@@ -125,9 +125,7 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "damage"), DAMAGES, ids=[f"{n}-{d.__name__}" for n, d in DAMAGES]
-)
+@pytest.mark.parametrize(("name", "damage"), DAMAGES, ids=[f"{n}-{d.__name__}" for n, d in DAMAGES])
 def test_damage_is_named_and_the_previous_checkpoint_works(run, capsys, name, damage):
     folder = run / "checkpoints" / "step-00000006"
     damage(folder / name)
@@ -154,7 +152,9 @@ def test_damage_of_the_only_checkpoint_offers_nothing(tmp_path):
     assert "--checkpoint" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"config": {}}', '{"config": 3, "vocab_size": 9}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"config": {}}', '{"config": 3, "vocab_size": 9}']
+)
 def test_a_damaged_config_is_one_line(run, capsys, text):
     (run / "config.json").write_text(text)
     assert cdcd_main("sample", run) == 2
@@ -306,9 +306,7 @@ def test_fine_tuning_starts_from_the_averages_and_the_tokenizer(tmp_path, run):
     assert RunDirectory(out).steps() == [0, 2]
     for name in (n for n in before.weights if n.startswith("average.")):
         assert torch.equal(first.weights[name], before.weights[name])
-        assert torch.equal(
-            first.weights[f"model.{name[len('average.') :]}"], before.weights[name]
-        )
+        assert torch.equal(first.weights[f"model.{name[len('average.') :]}"], before.weights[name])
     for name in (n for n in before.weights if n.startswith("warp.")):
         assert torch.equal(first.weights[name], before.weights[name])
     assert contents(out / "tokenizer") == contents(run / "tokenizer")

@@ -138,7 +138,7 @@ def plot_denoising(
     certainty = torch.ones(rows, columns)
     for row, values in enumerate(trace.certainty):
         certainty[row] = torch.where(torch.tensor(is_given), 1.0, values[:columns])
-    axis.imshow(certainty, cmap="YlGnBu", vmin=0, vmax=1.25, aspect="auto")
+    axis.imshow(certainty.numpy(), cmap="YlGnBu", vmin=0, vmax=1.25, aspect="auto")
     for row in range(rows):
         tokens = final if row == rows - 1 else trace.tokens[row].tolist()
         for column in range(columns):
