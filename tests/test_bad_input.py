@@ -49,7 +49,7 @@ WORDS = ("--data.tokenizer", "words")
         (("--data", "{place}/short.txt", *STREAM, *WORDS), "fewer than one sequence.*24"),
         (
             ("--data", "{place}/short.txt", "--data.vocab-size", 100),
-            "vocab_size is 100; .* need 264",
+            "vocab_size is 100; .* need 262",
         ),
         (
             ("--process.t-min", 50),

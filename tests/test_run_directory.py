@@ -130,11 +130,9 @@ def test_damage_is_named_and_the_previous_checkpoint_works(run, capsys, name, da
     folder = run / "checkpoints" / "step-00000006"
     damage(folder / name)
     before = contents(run)
-    more = ("--training.steps", 8)
-    commands = [("train", "--resume", "--out", run, *more)]
-    if name != "optimiser.safetensors":
-        commands.append(("sample", run))
-    for command in commands:
+    resume = ("train", "--resume", "--out", run, "--training.steps", 8)
+    # Sampling needs no optimiser.
+    for command in [resume] if name == "optimiser.safetensors" else [("sample", run), resume]:
         assert cdcd_main(*command) == 2
         message = capsys.readouterr().err
         assert f"the checkpoint {folder} is damaged" in message
@@ -168,7 +166,7 @@ def test_a_checkpoint_of_another_size_is_refused(run, tmp_path, changes):
     other = train_tiny(tmp_path / "other", changes)
     shutil.rmtree(run / "checkpoints")
     shutil.copytree(other / "checkpoints", run / "checkpoints")
-    with pytest.raises(ValueError, match="the checkpoint of step 6 in .* is of another model size"):
+    with pytest.raises(ValueError, match=r"checkpoint of step 6 in .* is of another model size"):
         cdcd.load(run)
     with pytest.raises(ValueError, match="is of another model size"):
         resume_tiny(run, changes={"training.steps": 8})

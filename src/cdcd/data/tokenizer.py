@@ -141,12 +141,17 @@ def _stretches(documents: Sequence[str]) -> Iterator[str]:
         yield from (text[start : start + STRETCH] for start in range(0, len(text), STRETCH))
 
 
+def _load_words(content: bytes) -> WordTokenizer:
+    return WordTokenizer(json.loads(content)["words"])
+
+
 def load_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer that was saved into a folder."""
-    if (folder / "words.json").exists():
-        return WordTokenizer(
-            json.loads((folder / "words.json").read_text(encoding="utf-8"))["words"]
-        )
-    if (folder / "sentencepiece.model").exists():
-        return SentencePieceTokenizer((folder / "sentencepiece.model").read_bytes())
+    kinds = {"words.json": _load_words, "sentencepiece.model": SentencePieceTokenizer}
+    for name, build in kinds.items():
+        if (folder / name).exists():
+            try:
+                return build((folder / name).read_bytes())
+            except (ValueError, LookupError, TypeError, RuntimeError):
+                raise ValueError(f"the tokenizer {folder / name} is damaged") from None
     raise ValueError(f"{folder} holds no tokenizer (words.json or sentencepiece.model)")

@@ -35,15 +35,18 @@ class Optimiser:
 
     def restore(self, tensors: Tensors) -> None:
         """Put saved state back; a run saved before its first step has none."""
-        owners = {name: parameter for parameter, name in self.names.items()}
+        owners = {kind: self._parameters(part) for kind, part in self.parts.items()}
         for place, value in tensors.items():
             kind, key, name = place.split(".", 2)
-            if kind not in self.parts or name not in owners:
+            if name not in owners.get(kind, {}):
                 raise ValueError(
                     f"the saved optimiser state {place} is of another model or optimiser"
                 )
-            state = self.parts[kind].state[owners[name]]
-            state[key] = value.to(owners[name].device)
+            parameter = owners[kind][name]
+            self.parts[kind].state[parameter][key] = value.to(parameter.device)
+
+    def _parameters(self, part: Optimizer) -> Tensors:
+        return {self.names[p]: p for group in part.param_groups for p in group["params"]}
 
 
 def make_adam(module: nn.Module, betas: tuple[float, float]) -> Optimiser:
