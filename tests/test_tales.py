@@ -65,7 +65,7 @@ def test_generated_stories_are_perfect(corpus: list[list[str]]) -> None:
 
 
 def test_lengths_and_round_trip(corpus: list[list[str]]) -> None:
-    assert max(map(len, corpus)) == tales.MAX_WORDS <= 47
+    assert max(map(len, corpus)) == tales.MAX_WORDS <= 43
     assert min(map(len, corpus)) >= 24
     for story in corpus:
         assert split_words(join_words(story)) == story
@@ -87,22 +87,21 @@ def test_seed_decides() -> None:
 def test_more_than_a_million_stories(corpus: list[list[str]]) -> None:
     """Two bounds on the number N of stories.
 
-    The world is drawn apart from the path, and every story tells its hero, place, colour, and
-    thing with size and number; so no story is likelier than one such choice, and N >= 1 / max p.
-    Collisions say far more: N >= 1 / sum(p^2) = 1 / E[p], estimated over the corpus.
+    One path alone, with words that tell its values apart, has their product in stories. Collisions
+    say more: N >= 1 / sum(p^2) = 1 / E[p], estimated over the corpus.
     """
+    told = ("weather", "daypart", "travel", "place", "bring", "item", "soon", "greet", "treat")
     sizes = {name: len(values) for name, values in tales.VARIABLES.items()}
-    num_heroes = len({value["hero"] for value in tales.VARIABLES["cast"]})
-    assert (floor := num_heroes * sizes["place"] * sizes["item"] * sizes["colour"]) > 10**6
+    couples = len({(value["hero"], value["friend"]) for value in tales.VARIABLES["cast"]})
+    assert couples * math.prod(sizes[name] for name in told) > 10**6
     probabilities = [math.exp(tales.log_prob(story) or 0.0) for story in corpus]
-    assert max(probabilities) < 1 / floor
-    assert sum(probabilities) / len(probabilities) < 1e-12
+    assert sum(probabilities) / len(probabilities) < 1e-9
     assert len({tuple(story) for story in corpus}) == len(corpus)
 
 
 def test_entropy_is_spread_over_content(corpus: list[list[str]]) -> None:
     nats = -sum(tales.log_prob(story) or 0.0 for story in corpus)
-    assert 0.9 < nats / sum(map(len, corpus)) < 1.8
+    assert 0.7 < nats / sum(map(len, corpus)) < 1.8
 
 
 # --- The score is exact ------------------------------------------------------------------------
@@ -129,8 +128,8 @@ def recorded(grammar: tales.Grammar, seed: int) -> tuple[list[str], float]:
     """A story, and the probability of the draws behind it less what it leaves untold."""
     rng = Recorder(seed)
     story = grammar.tell(rng)
-    # Only the cast can be drawn and not told: without a meeting, twelve friends and six kins fit.
-    untold = 0.0 if KIN & set(story) else math.log(12 * 6)
+    # Only the cast can be drawn and not told: without a meeting, six friends and six kins fit.
+    untold = 0.0 if KIN & set(story) else math.log(6 * 6)
     return story, rng.log_prob + untold
 
 
@@ -204,8 +203,8 @@ def test_frequencies_match_the_score() -> None:
 
 def test_a_story_counted_by_hand() -> None:
     told = (
-        "One sunny morning Mia ran to the quiet park. She found an old red kite under the bench. "
-        "Soon she met her sleepy cousin Tom. She gladly gave it to him. Who has the kite now? Tom."
+        "One sunny morning Mia ran to the park. She found an amber kite under the bench. "
+        "Soon she met her cousin Tom. She gladly gave it to him. Who has the kite now? Tom."
     )
     found = tales.check(told)  # She | she, her | She, it, him, and she has it | the kite | Tom
     assert (found.num_sentences, found.num_parsed) == (6, 6)
@@ -219,7 +218,7 @@ def test_a_story_counted_by_hand() -> None:
         ("the kite now", "the kites now", 6, 8),
         ("the kite now", "the lamp now", 6, 8),  # never introduced
         ("to him", "to her", 5, 4),  # she and her in one sentence: not given, so not Tom's
-        ("an old", "a old", 5, 5),  # no kite: it, that she has it, and the kite fail
+        ("an amber", "a amber", 5, 5),  # no kite: it, that she has it, and the kite fail
         ("cousin Tom", "cousin Zoe", 5, 5),  # girls meet boys: him and Tom fail
         ("Who has the kite now? ", "", 5, 7),  # an answer to nothing
         ("Who has the kite now?", "Where did Mia meet Tom?", 6, 10),  # ten of eleven
@@ -233,7 +232,7 @@ def test_a_story_counted_by_hand() -> None:
 
 def test_a_wrong_feeling_is_a_wrong_answer_not_news() -> None:
     told = (
-        "Mia was in the quiet park. She had an old red kite. Soon she met her sleepy cousin Tom. "
+        "Mia was in the quiet park. She had a red kite. Soon she met her cousin Tom. "
         "She gladly gave it to him. He felt glad. How did Tom feel? He felt glad."
     )
     right = tales.check(told)
@@ -251,7 +250,8 @@ def test_shuffled_words_do_not_parse(corpus: list[list[str]]) -> None:
         found = verdict(rng.sample(story, len(story)))
         num_parsed += found.num_parsed
         assert found.log_prob is None
-    assert num_parsed < 0.01 * sum(len(sentences(story)) for story in corpus[:300])
+    # Now and then a name and a full stop fall together: a sentence, as answers are.
+    assert num_parsed < 0.02 * sum(len(sentences(story)) for story in corpus[:300])
 
 
 def test_swapped_gender_is_wrong_but_parses(corpus: list[list[str]]) -> None:

@@ -18,10 +18,10 @@ from cdcd.training import run as runs
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.config import preset
 
-PROMPTS = ("One sunny day Mia", "Oscar was at the beach. He")
+PROMPTS = ("One sunny day Mia", "Oscar was at the busy market. He")
 GAPS = (
-    "One [2] Lily [3] the old farm. She [2] a tiny [2]. [8]. Who has [4]?",
-    "Max was [3]. He found [3] kites [3]. [14] Where did Max find them? [3].",
+    "One [2] Lily [3] farm. She [2] [1] lamp. [6]. [3]. Who has [3]? [2]",
+    "Max was [4]. He found [2] kites [3]. [6]. [6]. Where did Max find them? [3].",
 )
 SCORE_TEMPERATURES = (1.0, 0.9, 0.8, 0.5)
 GUIDANCE_SCALES = (1.0, 2.0, 4.0)
@@ -166,7 +166,7 @@ def show_next(out: Path, console: Console) -> None:
     console.print(Rule("Try next"))
     for command in (
         f'cdcd sample {out} --prompt "One rainy evening Tom" --num-samples 4 --score-temperature 0.8',
-        f'cdcd infill {out} "Emma was [3]. She [6]. Who has the [1] now? [2]"',
+        f'cdcd infill {out} "Emma was [4]. She [4]. [6]. [3]. Who has the [1] now? [2]"',
         f"cdcd sample {out} --solver heun --num-steps 20 --json",
         f"cdcd info {out}",
         f"cdcd plot {out}",

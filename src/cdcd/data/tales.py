@@ -42,18 +42,18 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-_GIRLS = _words("Mia Anna Lily Zoe Ruby Nora Ella Rosa Ivy Maya Clara Emma")
-_BOYS = _words("Tom Ben Sam Leo Max Finn Hugo Oscar Noah Jack Omar Theo")
+_GIRLS = _words("Mia Anna Lily Zoe Ruby Emma")
+_BOYS = _words("Tom Ben Sam Leo Max Oscar")
 _KIN = _words("friend cousin neighbour classmate playmate sibling")
-_NOUNS = _words("kite lamp drum ball boat hat book coin bell map doll key ring shell feather flute")
-_SIZES = _words("tiny big little shiny lovely pretty soft old odd ugly ancient enormous")
+_NOUNS = _words("kite lamp drum ball boat hat book coin")
+_COLOURS = _words("red blue green yellow pink white orange amber")
 _ONE_TREAT = _words("apple egg onion pear pie cake")
 _TREATS = _words("plums cookies nuts cherries berries carrots")
-_SPOTS = _words("bench tree rock bush fence wall gate log barrel cart tent well")
+_SPOTS = _words("bench tree rock bush fence cart")
 _PLACES = {
-    "in": _words("park garden forest meadow castle library village"),
-    "at": _words("market beach school lake harbour zoo"),
-    "on": _words("farm hill bridge"),
+    "in": _words("park garden forest castle"),
+    "at": _words("market beach lake"),
+    "on": _words("farm hill"),
 }
 _TRAVELS = _words("went walked ran skipped raced hurried")
 _TEMPERS = _words("clever sly sleepy hungry angry eager friendly naughty brave funny gentle")
@@ -64,12 +64,10 @@ _SIMPLE = {
     "air": _words("quiet busy empty cosy tiny big little lovely pretty old odd ancient"),
     "find": _words("found spotted discovered uncovered"),
     "bring": _words("had carried brought held"),
-    "colour": _words("red blue green yellow pink purple white black silver orange amber ivory"),
     "soon": _words("Soon Then Later There"),
     "greet": _words("met saw greeted hugged joined"),
     "temper": _TEMPERS,
-    "mood": _TEMPERS,
-    "animal": _words("fox owl crow cat dog goat bear mouse duck frog rabbit otter"),
+    "animal": _words("fox owl crow cat dog goat bear mouse"),
     "twist": _words("Suddenly But Then Soon"),
     "grab": _words("grabbed stole snatched borrowed"),
     "flee": _TRAVELS,
@@ -81,8 +79,6 @@ _SIMPLE = {
     "home": _words("quiet cosy tiny lovely pretty warm"),
     "joy": _words("happy glad proud joyful"),
     "gloom": _words("sad worried upset cross"),
-    "taste": _SIZES,
-    "zest": _SIZES,
     "snack": _TREATS,
     "lair": _SPOTS,
 }
@@ -118,27 +114,26 @@ def _person(role: str, name: str) -> Value:
 
 
 def _items() -> list[Value]:
-    """Things of one size: the word before `size` depends on both its sound and the number."""
-    singular = [_item(noun, size, _article(size)) for noun in _NOUNS for size in _SIZES]
-    amounts = itertools.product(_NOUNS, _SIZES, ("two", "three"))
-    return singular + [_item(noun + "s", size, amount) for noun, size, amount in amounts]
+    """Coloured things: the word before the colour depends on both its sound and the number."""
+    singular = [_item(noun, colour, _article(colour)) for noun in _NOUNS for colour in _COLOURS]
+    amounts = itertools.product(_NOUNS, _COLOURS, ("two", "three"))
+    return singular + [_item(noun + "s", colour, amount) for noun, colour, amount in amounts]
 
 
-def _item(noun: str, size: str, amount: str) -> Value:
+def _item(noun: str, colour: str, amount: str) -> Value:
     one = {"thing.it": "it", "thing.It": "It", "thing.was": "was", "thing.has": "has"}
     many = {"thing.it": "them", "thing.It": "They", "thing.was": "were", "thing.has": "have"}
     agreement = many if amount in ("two", "three") else one
-    return {"thing": noun, "size": size, "size.a": amount, **agreement}
+    return {"thing": noun, "colour": colour, "colour.a": amount, **agreement}
 
 
 def _treats() -> list[Value]:
-    return [_treat(*pair) for pair in itertools.product(_ONE_TREAT + _TREATS, _SIZES)]
+    return [_treat(treat) for treat in _ONE_TREAT + _TREATS]
 
 
-def _treat(treat: str, size: str) -> Value:
-    many = treat in _TREATS
-    a, an = ("some", "some") if many else (_article(size), _article(treat))
-    return {"treat": treat, "treat.size": size, "treat.a": a, "treat.An": an.capitalize()}
+def _treat(treat: str) -> Value:
+    a = "some" if treat in _TREATS else _article(treat)
+    return {"treat": treat, "treat.a": a, "treat.A": a.capitalize()}
 
 
 def _spots() -> list[Value]:
@@ -183,20 +178,20 @@ class Sentence:
 
 SENTENCES: Mapping[str, Sentence] = {
     # Where and when.
-    "went": Sentence("One +weather +daypart +hero +travel to the +air +place ."),
-    "was": Sentence("+hero was ~place.in the +place on ~weather.a +weather +daypart ."),
+    "went": Sentence("One +weather +daypart +hero +travel to the +place ."),
+    "was": Sentence("+hero was ~place.in the +place one +weather +daypart ."),
     "stayed": Sentence("+hero was ~place.in the +air +place ."),
     # The thing, and the friend.
     "found": Sentence(
-        "$hero.She +find ~size.a +size +colour +thing +spot.under the +spot .",
+        "$hero.She +find ~colour.a +colour +thing +spot.under the +spot .",
         sets="owner=hero spot=found",
     ),
     "lay": Sentence(
-        "+spot.Under the +spot ~thing.was ~size.a +size +colour +thing .",
+        "+spot.Under the +spot ~thing.was ~colour.a +colour +thing .",
         sets="owner=hero spot=found",
     ),
-    "had": Sentence("$hero.She +bring ~size.a +size +colour +thing .", sets="owner=hero"),
-    "met": Sentence("+soon $hero.she +greet $hero.her +temper +kin +friend .", sets="met=yes"),
+    "had": Sentence("$hero.She +bring ~colour.a +colour +thing .", sets="owner=hero"),
+    "met": Sentence("+soon $hero.she +greet $hero.her +kin +friend .", sets="met=yes"),
     # What happens to it.
     "kept": Sentence("$hero.She +manner took $thing.it home .", needs="owner=hero"),
     "homed": Sentence("Now the $thing ~thing.has a +home home .", needs="owner=hero"),
@@ -206,13 +201,13 @@ SENTENCES: Mapping[str, Sentence] = {
         sets="owner=friend",
     ),
     "traded": Sentence(
-        "$friend gave $hero.him ~treat.a +treat.size +treat for $thing.it .",
+        "$friend gave $hero.him ~treat.a +treat for $thing.it .",
         needs="owner=hero",
         sets="owner=friend treat=friend",
     ),
-    "refused": Sentence("$friend offered +taste +snack , but $hero.she refused ."),
+    "refused": Sentence("$friend offered +snack , but $hero.she refused ."),
     "shared": Sentence("$friend.They +enjoy with $thing.it until +dusk ."),
-    "feasted": Sentence("$friend.They ate +taste +dish and +zest +side ."),
+    "feasted": Sentence("$friend.They ate +dish and +side ."),
     "hid": Sentence(
         "$hero.She hid $thing.it +spot.under the +spot .",
         needs="owner=hero",
@@ -220,21 +215,21 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     "sought": Sentence("But $friend.she +find $thing.it .", needs="spot=hid", sets="owner=friend"),
     "stole": Sentence(
-        "+twist ~mood.a +mood +animal +grab $thing.it .",
+        "+twist ~temper.a +temper +animal +grab $thing.it .",
         needs="owner=hero",
         sets="owner=animal thief=animal",
     ),
     "rescued": Sentence("$friend +win $thing.it back .", needs="owner=animal", sets="owner=friend"),
     "bartered": Sentence(
-        "$hero.She gave the $animal ~treat.a +treat.size +treat for $thing.it .",
+        "$hero.She traded ~treat.a +treat for $thing.it .",
         needs="owner=animal",
         sets="owner=hero treat=hero",
     ),
     "returned": Sentence(
-        "But the $animal +manner +hand $thing.it back .", needs="owner=animal", sets="owner=hero"
+        "But the $animal +hand $thing.it back .", needs="owner=animal", sets="owner=hero"
     ),
     "fled": Sentence("The $animal +flee to the +lair .", sets="gone=animal"),
-    "begged": Sentence("The $animal only wanted +taste +snack ."),
+    "begged": Sentence("The $animal only wanted +snack ."),
     # How they feel.
     "pleased": Sentence("How +joy $friend.she was !", sets="feel=friend"),
     "cheered": Sentence("$friend.She felt +joy .", sets="feel=friend"),
@@ -253,9 +248,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "where_was": Sentence("Where was $hero ?", sets="asked=place"),
     "what_colour": Sentence("What colour ~thing.was the $thing ?", sets="asked=colour"),
     "what_got": Sentence("What did $friend give $hero ?", needs="treat=friend", sets="asked=treat"),
-    "what_paid": Sentence(
-        "What did $hero give the $animal ?", needs="treat=hero", sets="asked=treat"
-    ),
+    "what_paid": Sentence("What did $hero trade ?", needs="treat=hero", sets="asked=treat"),
     "how_friend": Sentence("How did $friend feel ?", needs="feel=friend", sets="asked=joy"),
     "how_hero": Sentence("How did $hero feel ?", needs="feel=hero", sets="asked=gloom"),
     "hero": Sentence("$hero .", needs="asked=owner owner=hero"),
@@ -267,7 +260,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "lair": Sentence("To the $lair .", needs="asked=lair"),
     "place": Sentence("$place.In the $place .", needs="asked=place"),
     "colour": Sentence("$thing.It ~thing.was $colour .", needs="asked=colour"),
-    "treat": Sentence("$treat.An $treat .", needs="asked=treat"),
+    "treat": Sentence("$treat.A $treat .", needs="asked=treat"),
     "joy": Sentence("$friend.She felt $joy .", needs="asked=joy"),
     "gloom": Sentence("$hero.She felt $gloom .", needs="asked=gloom"),
 }
@@ -275,22 +268,23 @@ SENTENCES: Mapping[str, Sentence] = {
 PLAN: Mapping[str, str] = {
     "open": "4 went > start | 3 was > start | 3 stayed > start",
     "start": "3 found > got | 3 lay > got | 5 had > held",
-    "got": "6 met > meeting | 4 stole > robbed | 1 kept > ask | 1 kept > keep",
+    "got": "4 met > meeting | 5 stole > robbed | 1 kept > ask | 1 kept > keep",
     "keep": "1 homed > ask",
-    "meeting": "2 gave > ask | 4 traded > ask | 2 refused > ask | 2 shared > ask | 3 feasted > ask",
-    "held": "6 met > outing | 4 stole > robbed",
+    "meeting": "2 gave > ask | 4 traded > ask | 2 refused > quick | 2 shared > ask | 3 feasted > ask",
+    "held": "7 met > outing | 3 stole > robbed",
     "outing": "3 gave > glad | 4 traded > ask | 2 refused > ask | 2 shared > merry"
     " | 3 feasted > merry | 3 hid > hidden | 2 hid > wonder | 4 stole > chase",
-    "glad": "1 pleased > ask | 1 cheered > ask",
+    "glad": "1 pleased > quick | 1 cheered > ask",
     "merry": "1 rejoiced > ask",
-    "hidden": "1 sought > ask",
-    "chase": "1 rescued > ask | 1 grieved > ask",
+    "hidden": "1 sought > quick",
+    "chase": "1 rescued > quick | 1 grieved > ask",
     "robbed": "5 bartered > ask | 3 returned > ask | 4 fled > ask | 3 begged > ask"
     " | 3 grieved > ask",
     "ask": "4 who_has > answer | 3 who_stole > answer | 2 who_is > answer | 3 where_find > answer"
     " | 3 where_hide > answer | 2 where_meet > answer | 1 where_was > answer"
     " | 5 where_go > answer | 2 what_colour > answer | 6 what_got > answer | 6 what_paid > answer"
     " | 4 how_friend > answer | 4 how_hero > answer",
+    "quick": "3 who_has > answer | 3 who_stole > answer | 2 who_is > answer | 3 how_friend > answer",
     "wonder": "2 where_hide > answer | 1 what_colour > answer | 1 who_is > answer",
     "answer": "1 hero > end | 1 friend > end | 1 animal > end | 1 thief > end | 1 kin > end"
     " | 1 spot > end | 1 lair > end | 1 place > end | 1 colour > end | 1 treat > end"

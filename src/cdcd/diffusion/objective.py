@@ -59,6 +59,15 @@ class Draws:
     is_noisy: Bool[Tensor, "batch seq"]
     is_dropped: Bool[Tensor, " batch"]
 
+    def rows(self, rows: slice) -> "Draws":
+        """The draws of a part of the batch."""
+        return Draws(
+            t=self.t[rows],
+            eps=self.eps[rows],
+            is_noisy=self.is_noisy[rows],
+            is_dropped=self.is_dropped[rows],
+        )
+
 
 @dataclass(frozen=True)
 class Losses:
@@ -71,9 +80,14 @@ class Losses:
     logits: Float[Tensor, "batch seq vocab"]
 
 
-def self_conditioned_rows(batch: int, share: float) -> list[int]:
-    """Rows of a batch that are self-conditioned: evenly spread and fixed, since u is permuted."""
-    return [row for row in range(batch) if int((row + 1) * share) > int(row * share)]
+def self_conditioned_rows(batch: int, share: float, first_row: int = 0) -> list[int]:
+    """Rows of a part of a batch that are self-conditioned: evenly spread and fixed.
+
+    They need not be random, since u is permuted over the rows. `first_row` is the part's place in
+    the whole batch, so that the parts of a batch hold the rows that the whole would.
+    """
+    places = range(first_row, first_row + batch)
+    return [row - first_row for row in places if int((row + 1) * share) > int(row * share)]
 
 
 def training_loss(
@@ -84,14 +98,16 @@ def training_loss(
     *,
     objective: ObjectiveConfig,
     embedding: EmbeddingConfig,
+    first_row: int = 0,
 ) -> Losses:
-    """The loss of one batch as a function of its drawn inputs, summed over noisy positions."""
+    """The loss of a batch, or a part of one from `first_row` on, as a function of its drawn inputs."""
     x0 = F.embedding(tokens, table)
     x = add_noise(x0, draws.t, draws.eps)
     projection = Projection(renormalise=embedding.renormalise, clamp=embedding.clamp)
     x0_prev = None
     if objective.self_conditioning:
-        x0_prev = _first_predictions(network, table, x0, x, draws, objective, projection)
+        rows = self_conditioned_rows(len(x), objective.self_conditioned_share, first_row)
+        x0_prev = _first_predictions(network, table, x0, x, draws, rows, projection)
     logits = predict_logits(
         network,
         x,
@@ -111,11 +127,10 @@ def _first_predictions(
     x0: Tensor,
     x: Tensor,
     draws: Draws,
-    objective: ObjectiveConfig,
+    rows: list[int],
     projection: Projection,
 ) -> Float[Tensor, "batch seq embed"]:
     """Predictions without self-conditioning for the self-conditioned rows, zeros for the others (§4.3)."""
-    rows = self_conditioned_rows(len(x), objective.self_conditioned_share)
     x0_prev = torch.zeros_like(x)
     if not rows:
         return x0_prev

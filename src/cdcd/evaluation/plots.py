@@ -1,5 +1,6 @@
 """Pictures of a run: time warping (Figure 2 of the paper), training curves, a sample denoising."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+COLUMNS = 16
+"""Positions side by side in the picture of a denoising sample."""
 BLUE, ORANGE, GREY = "#2b6cb0", "#dd6b20", "#a0aec0"
 
 
@@ -42,7 +45,12 @@ def plot_time_warping(
         fitted = warp.expected_loss(grid)
     for edge in edges[:-1].tolist():
         top.axvline(edge, color=GREY, linewidth=0.4, linestyle=":", zorder=0)
-    top.plot(t, losses, ".", color=BLUE, alpha=0.3, markersize=3, label="loss of a sequence")
+    u = schedule.uniform_time(torch.tensor(t))
+    means_u, means_loss = _group_means(u, torch.tensor(losses))
+    top.plot(t, losses, ".", color=BLUE, alpha=0.25, markersize=3, label="loss of a sequence")
+    top.plot(
+        schedule.noise_levels(means_u), means_loss, "o", color=BLUE, label="mean of neighbours"
+    )
     top.plot(grid, fitted, color=ORANGE, label="fitted F̃(t)")
     top.set(xlabel="noise level t", ylabel="cross-entropy (nats)", title="Loss and its fit")
     top.legend(frameon=False)
@@ -50,8 +58,8 @@ def plot_time_warping(
     middle.set(
         xlabel="noise level t", ylabel="λ(t) = dF/dt", title="Implied weighting of noise levels"
     )
-    u = schedule.uniform_time(torch.tensor(t))
-    bottom.plot(u, losses, ".", color=BLUE, alpha=0.3, markersize=3, label="loss of a sequence")
+    bottom.plot(u, losses, ".", color=BLUE, alpha=0.25, markersize=3, label="loss of a sequence")
+    bottom.plot(means_u, means_loss, "o", color=BLUE, label="mean of neighbours")
     bottom.plot(schedule.uniform_time(grid), fitted, color=ORANGE, label="fitted")
     bottom.set(
         xlabel="uniform time u = F(t)",
@@ -63,6 +71,18 @@ def plot_time_warping(
         for axis in (top, middle):
             axis.set_xscale("log")
     figure.savefig(path, dpi=130)
+
+
+def _group_means(
+    u: Float[Tensor, " points"], losses: Float[Tensor, " points"], groups: int = 12
+) -> tuple[Tensor, Tensor]:
+    """Means of points that are neighbours in u, in groups of equal size."""
+    order = u.argsort()
+    parts = torch.tensor_split(order, min(groups, len(order)))
+    return (
+        torch.stack([u[part].mean() for part in parts]),
+        torch.stack([losses[part].mean() for part in parts]),
+    )
 
 
 def _weighting(schedule: NoiseSchedule, t: Tensor) -> Float[Tensor, " grid"]:
@@ -110,7 +130,7 @@ def plot_training(metrics: Sequence[dict[str, Any]], path: Path) -> None:
 class Trace:
     """A sampling callback that notes, for the first sample, each position's likeliest token."""
 
-    def __init__(self, rows: int = 14) -> None:
+    def __init__(self, rows: int = 11) -> None:
         self.rows = rows
         self.levels: list[float] = []
         self.tokens: list[Int[Tensor, " seq"]] = []
@@ -133,29 +153,42 @@ def plot_denoising(
     path: Path,
 ) -> None:
     """One sample over the steps: per position the most likely token, coloured by its certainty."""
-    columns, rows = len(final), len(trace.levels) + 1
-    figure, (axis,) = _figure(1, 1, (max(6.0, 0.62 * columns), 0.34 * rows + 1.2))
-    certainty = torch.ones(rows, columns)
+    rows = [[*tokens.tolist()[: len(final)]] for tokens in trace.tokens] + [list(final)]
+    certainty = torch.ones(len(rows), len(final))
     for row, values in enumerate(trace.certainty):
-        certainty[row] = torch.where(torch.tensor(is_given), 1.0, values[:columns])
-    axis.imshow(certainty.numpy(), cmap="YlGnBu", vmin=0, vmax=1.25, aspect="auto")
-    for row in range(rows):
-        tokens = final if row == rows - 1 else trace.tokens[row].tolist()
-        for column in range(columns):
-            shown = final[column] if is_given[column] else tokens[column]
-            weight = "bold" if is_given[column] or row == rows - 1 else "normal"
-            colour = "white" if certainty[row, column] > 0.7 else "black"
+        certainty[row] = torch.where(torch.tensor(is_given), 1.0, values[: len(final)])
+    starts = range(0, max(len(final), 1), COLUMNS)
+    size = (0.72 * min(COLUMNS, len(final)) + 1.2, len(starts) * (0.27 * len(rows) + 0.3) + 0.4)
+    figure, axes = _figure(len(starts), 1, (max(size[0], 6.0), size[1]))
+    for axis, start in zip(axes, starts, strict=True):
+        columns = range(start, min(start + COLUMNS, len(final)))
+        axis.imshow(
+            certainty[:, start : columns.stop].numpy(),
+            cmap="YlGnBu",
+            vmin=0,
+            vmax=1.25,
+            aspect="auto",
+        )
+        for row, column in itertools.product(range(len(rows)), columns):
+            token = final[column] if is_given[column] else rows[row][column]
             axis.text(
-                column, row, _short(piece(shown)), ha="center", va="center", fontsize=6.5,
-                color=colour, fontweight=weight,
-            )  # fmt: skip
-    axis.set_yticks(range(rows), [f"t = {t:.3g}" for t in trace.levels] + ["text"])
-    axis.set_xticks([])
-    axis.spines[:].set_visible(False)
-    axis.set_title(
-        "Most likely token at each position while denoising; darker is more certain, given tokens are bold"
+                column - start,
+                row,
+                _short(piece(token)),
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="white" if certainty[row, column] > 0.7 else "black",
+                fontweight="bold" if is_given[column] or row == len(rows) - 1 else "normal",
+            )
+        axis.set_xlim(-0.5, min(COLUMNS, len(final)) - 0.5)
+        axis.set_yticks(range(len(rows)), [f"t = {t:.3g}" for t in trace.levels] + ["text"])
+        axis.set_xticks([])
+        axis.spines[:].set_visible(False)
+    axes[0].set_title(
+        "Most likely token at each position while denoising: darker is more certain, given tokens are bold"
     )
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=110)
 
 
 def _short(piece: str) -> str:

@@ -178,22 +178,28 @@ def small() -> RunConfig:
 def demo() -> RunConfig:
     """The tales in a few minutes on two CPU cores."""
     return RunConfig(
-        data=DataConfig(source="tales", length=48, layout="documents"),
-        process=ProcessConfig(t_min=0.5, t_max=50.0),
-        embedding=EmbeddingConfig(dim=32, init_scale=0.01),
-        network=NetworkConfig(num_blocks=4, width=160, num_heads=5, time_units=64),
-        warp=WarpConfig(bins="log", learning_rate=0.02, average_decay=0.95, uniformity=0.05),
+        data=DataConfig(length=44, layout="documents", num_documents=80_000, vocab_size=2048),
+        process=ProcessConfig(t_min=0.5, t_max=20.0),
+        embedding=EmbeddingConfig(dim=32, init_scale=0.05),
+        network=NetworkConfig(num_blocks=3, width=96, num_heads=4, mlp_ratio=2, time_units=64),
+        warp=WarpConfig(
+            bins="log", learning_rate=0.02, average_decay=0.95, temperature=0.8, uniformity=0.05
+        ),
+        objective=ObjectiveConfig(self_conditioned_share=0.75),
         training=TrainingConfig(
-            steps=1_500,
+            steps=2_200,
             batch_size=64,
-            learning_rate=2e-3,
-            warmup_steps=50,
-            decay_steps=500,
-            average_decay=0.99,
-            validate_every=500,
+            optimiser="muon",
+            learning_rate=8e-3,
+            beta2=0.95,
+            warmup_steps=30,
+            decay_steps=880,
+            average_decay=0.985,
+            validate_every=1_000,
             valid_sequences=64,
             checkpoint_every=500,
         ),
+        sampling=SamplingConfig(num_steps=100, score_temperature=0.8),
     )
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
-from torch.optim import Adam, Muon, Optimizer
+from torch.optim import Adam, Optimizer
 
 from cdcd.training.config import TrainingConfig
 
@@ -63,8 +64,7 @@ def make_muon(module: nn.Module, matrices: nn.Module, betas: tuple[float, float]
     names = {parameter: name for name, parameter in module.named_parameters()}
     inner = [parameter for parameter in matrices.parameters() if parameter.ndim == 2]
     outer = [parameter for parameter in names if all(parameter is not p for p in inner)]
-    muon = Muon(inner, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-    return Optimiser({"muon": muon, "adam": Adam(outer, betas=betas, fused=True)}, names)
+    return Optimiser({"muon": Muon(inner), "adam": Adam(outer, betas=betas, fused=True)}, names)
 
 
 def learning_rate_at(step: int, config: TrainingConfig) -> float:
@@ -75,6 +75,59 @@ def learning_rate_at(step: int, config: TrainingConfig) -> float:
     if config.decay_steps:
         rate *= min(1.0, (config.steps - step) / config.decay_steps)
     return rate
+
+
+class Muon(Optimizer):
+    """Momentum whose matrix updates are made orthogonal (Jordan et al., 2024).
+
+    torch.optim.Muon does the same one matrix at a time and in bfloat16, which is slow on CPUs and
+    crashes some; this one stacks matrices of one shape and stays in float32 there.
+    """
+
+    def __init__(self, matrices: list[nn.Parameter], momentum: float = 0.95) -> None:
+        super().__init__(matrices, {"lr": 1e-3, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        group = self.param_groups[0]
+        shapes: dict[torch.Size, list[Tensor]] = {}
+        for matrix in group["params"]:
+            shapes.setdefault(matrix.shape, []).append(matrix)
+        for shape, matrices in shapes.items():
+            updates = torch.stack(
+                [self._momentum(matrix, group["momentum"]) for matrix in matrices]
+            )
+            # The root mean square of an orthogonal matrix, brought to that of a typical Adam update.
+            updates = orthogonalise(updates) * (-group["lr"] * 0.2 * max(shape) ** 0.5)
+            for matrix, update in zip(matrices, updates, strict=True):
+                matrix.add_(update)
+
+    def _momentum(self, matrix: Tensor, momentum: float) -> Tensor:
+        """Nesterov's momentum."""
+        assert matrix.grad is not None
+        state = self.state[matrix]
+        if not state:
+            state["average"] = torch.zeros_like(matrix)
+        average = state["average"].lerp_(matrix.grad, 1 - momentum)
+        return torch.lerp(matrix.grad, average, momentum)
+
+
+def orthogonalise(
+    matrices: Float[Tensor, "count rows columns"], steps: int = 5
+) -> Float[Tensor, "count rows columns"]:
+    """Roughly the nearest orthogonal matrices: singular values between about 0.7 and 1.2.
+
+    A quintic Newton–Schulz iteration with Jordan et al.'s coefficients.
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    wide = x.shape[-2] < x.shape[-1]
+    x = x.mT if wide else x
+    for _ in range(steps):
+        gram = x.mT @ x
+        x = torch.baddbmm(x, x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), beta=a)
+    return (x.mT if wide else x).to(matrices.dtype)
 
 
 class MovingAverage:

@@ -66,6 +66,7 @@ def start(
     refuse_existing(out)
     choose_device(config.training.device)
     split = load_documents(config)
+    config = _located(config)
     if init_from is None:
         data = config.data
         tokenizer = make_tokenizer(
@@ -83,6 +84,14 @@ def start(
         first = _inherit(first, init_from)
     run = RunDirectory.create(out, config, tokenizer, first)
     return Trainer(run, sequences.train, sequences.valid, console=console)
+
+
+def _located(config: RunConfig) -> RunConfig:
+    """The corpus by its full path, so that the run can be resumed from any folder."""
+    if config.data.source in BUILT_IN:
+        return config
+    source = str(Path(config.data.source).expanduser().resolve())
+    return replace(config, data=replace(config.data, source=source))
 
 
 def inherited_config(config: RunConfig, init_from: Path) -> RunConfig:

@@ -212,14 +212,10 @@ class Trainer:
                 self.network,
                 self.model.embedding.table(),
                 tokens[rows],
-                Draws(
-                    t=draws.t[rows],
-                    eps=draws.eps[rows],
-                    is_noisy=draws.is_noisy[rows],
-                    is_dropped=draws.is_dropped[rows],
-                ),
+                draws.rows(rows),
                 objective=config.objective,
                 embedding=config.embedding,
+                first_row=rows.start,
             )
             mean = losses.total / num_noisy
             mean.backward()
