@@ -29,7 +29,7 @@ def test_orthogonalised_matrices_have_singular_values_near_one_and_the_same_dire
     x = torch.randn(shape, generator=generator_for(1))
     found = orthogonalise(x, steps=8)
     values = torch.linalg.svdvals(found)
-    assert 0.6 < float(values.min())
+    assert float(values.min()) > 0.6
     assert float(values.max()) < 1.3
     u, _, v = torch.linalg.svd(x, full_matrices=False)
     alike = (found * (u @ v)).sum((1, 2)) / (found.norm(dim=(1, 2)) * (u @ v).norm(dim=(1, 2)))
@@ -51,7 +51,7 @@ def test_muon_takes_the_steps_of_torchs_own():
             optimiser.step()
     for left, right, start in zip(ours, theirs, matrices(), strict=True):
         moved = (left - start).norm()
-        assert float((left - right).norm() / moved) < 0.03
+        assert float(((left - right).norm() / moved).detach()) < 0.03
 
 
 def test_muon_trains_the_matrices_and_adam_the_rest():

@@ -19,6 +19,7 @@ from cdcd.training.config import RunConfig, demo
 TINY = {
     "data.num_documents": 200,
     "data.length": 24,
+    "process.t_max": 50.0,
     "embedding.dim": 8,
     "network.width": 32,
     "network.num_blocks": 1,
@@ -26,6 +27,7 @@ TINY = {
     "network.time_units": 16,
     "warp.num_bins": 10,
     "training.steps": 6,
+    "training.optimiser": "adam",
     "training.batch_size": 8,
     "training.warmup_steps": 0,
     "training.decay_steps": 0,
