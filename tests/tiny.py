@@ -21,6 +21,7 @@ TINY = {
     "data.length": 24,
     "process.t_max": 50.0,
     "embedding.dim": 8,
+    "embedding.init_scale": 0.01,
     "network.width": 32,
     "network.num_blocks": 1,
     "network.num_heads": 2,
@@ -28,6 +29,7 @@ TINY = {
     "warp.num_bins": 10,
     "training.steps": 6,
     "training.optimiser": "adam",
+    "training.learning_rate": 2e-3,
     "training.batch_size": 8,
     "training.warmup_steps": 0,
     "training.decay_steps": 0,
@@ -36,6 +38,7 @@ TINY = {
     "training.valid_sequences": 4,
     "training.checkpoint_every": 2,
     "sampling.num_steps": 4,
+    "sampling.score_temperature": 1.0,
 }
 
 
