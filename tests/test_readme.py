@@ -23,7 +23,7 @@ SHORTER = ["--training.steps", "2", "--training.batch-size", "4", "--network.wid
 SHORTER += ["--network.num-heads", "2", "--network.num-blocks", "1", "--data.vocab-size", "400"]
 SHORTER += [
     "--training.compile",
-    "false",
+    "off",
     "--training.valid-sequences",
     "4",
     "--data.num-documents",

@@ -121,8 +121,8 @@ class Trainer:
         self.meter = _Meter(train.shape[1] * training.batch_size)
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=8)
         self._restore(run.load(checkpoint, with_optimiser=True))
-        if training.compile:
-            self.model.compile()
+        if training.compile == "on" or (training.compile == "auto" and self.device.type == "cuda"):
+            self.model.compile(dynamic=False)
         self.network = Autocast(self.model, self.device, self.dtype)
         self.health = Health(
             torch.tensor(-1, device=self.device), torch.tensor(0.0, device=self.device)
