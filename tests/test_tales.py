@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdcd.data import tales
+from cdcd.data.grammar import Grammar, Line, Node, Verdict
 from cdcd.data.words import join_words, split_words
 
 NUM_STORIES = 3000
@@ -38,7 +39,7 @@ def sentences(words: Sequence[str]) -> list[list[str]]:
     return found[:-1]
 
 
-def verdict(words: Sequence[str]) -> tales.Verdict:
+def verdict(words: Sequence[str]) -> Verdict:
     return tales.check(join_words(words))
 
 
@@ -124,7 +125,7 @@ class Recorder(random.Random):
         return super().randrange(start)
 
 
-def recorded(grammar: tales.Grammar, seed: int) -> tuple[list[str], float]:
+def recorded(grammar: Grammar, seed: int) -> tuple[list[str], float]:
     """A story, and the probability of the draws behind it less what it leaves untold."""
     rng = Recorder(seed)
     story = grammar.tell(rng)
@@ -134,7 +135,7 @@ def recorded(grammar: tales.Grammar, seed: int) -> tuple[list[str], float]:
 
 
 def test_log_prob_is_the_probability_of_the_draws() -> None:
-    grammar = tales.Grammar(tales.VARIABLES, tales.SENTENCES, tales.PLAN)
+    grammar = Grammar(tales.VARIABLES, tales.SENTENCES, tales.PLAN)
     for seed in range(NUM_STORIES):
         story, expected = recorded(grammar, seed)
         assert tales.log_prob(story) == pytest.approx(expected, abs=1e-9)
@@ -142,13 +143,13 @@ def test_log_prob_is_the_probability_of_the_draws() -> None:
 
 def test_the_recorder_would_notice_a_wrong_weight() -> None:
     plan = {**tales.PLAN, "open": tales.PLAN["open"].replace("4 went", "5 went")}
-    wrong = tales.Grammar(tales.VARIABLES, tales.SENTENCES, plan)
+    wrong = Grammar(tales.VARIABLES, tales.SENTENCES, plan)
     for seed in range(100):
         story, expected = recorded(wrong, seed)
         assert tales.log_prob(story) != pytest.approx(expected, abs=1e-3)
 
 
-def small_grammar() -> tales.Grammar:
+def small_grammar() -> Grammar:
     """Few values each, but with untold friends, and a value that is in the table twice."""
     kept: dict[str, Sequence[Mapping[str, str]]] = {
         name: values[:1] for name, values in tales.VARIABLES.items()
@@ -156,10 +157,10 @@ def small_grammar() -> tales.Grammar:
     cast, item = tales.VARIABLES["cast"], tales.VARIABLES["item"]
     kept["cast"] = [cast[0], cast[1], cast[7], cast[-1]]
     kept["item"] = [item[0], item[0], item[-1]]
-    return tales.Grammar(kept, tales.SENTENCES, tales.PLAN)
+    return Grammar(kept, tales.SENTENCES, tales.PLAN)
 
 
-def paths(node: tales.Node) -> Iterator[tuple[float, list[tales.Line]]]:
+def paths(node: Node) -> Iterator[tuple[float, list[Line]]]:
     """Every way through the plan, with its probability: the naive reference."""
     if not node.steps:
         yield 1.0, []
@@ -168,7 +169,7 @@ def paths(node: tales.Node) -> Iterator[tuple[float, list[tales.Line]]]:
             yield step.share * share, [step.line, *lines]
 
 
-def enumerate_stories(grammar: tales.Grammar) -> dict[tuple[str, ...], float]:
+def enumerate_stories(grammar: Grammar) -> dict[tuple[str, ...], float]:
     """Tell every path in every world, and add up what gives the same words."""
     law: dict[tuple[str, ...], float] = defaultdict(float)
     worlds = list(itertools.product(*map(range, grammar.sizes)))
@@ -339,7 +340,7 @@ def test_truncation_leaves_a_fragment(corpus: list[list[str]]) -> None:
         assert cut.num_sentences == whole.num_sentences
         assert cut.num_parsed == whole.num_parsed - 1
         assert cut.log_prob is None
-    assert tales.check("") == tales.Verdict(0, 0, 0, 0, None)
+    assert tales.check("") == Verdict(0, 0, 0, 0, None)
     assert tales.log_prob([]) is None
 
 
