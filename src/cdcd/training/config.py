@@ -179,19 +179,17 @@ def demo() -> RunConfig:
         process=ProcessConfig(t_min=0.5, t_max=20.0),
         embedding=EmbeddingConfig(dim=32, init_scale=0.05),
         network=NetworkConfig(num_blocks=3, width=96, num_heads=4, mlp_ratio=2, time_units=64),
-        warp=WarpConfig(
-            bins="log", learning_rate=0.02, average_decay=0.95, temperature=0.8, uniformity=0.05
-        ),
+        warp=WarpConfig(bins="log", learning_rate=0.02, average_decay=0.95, uniformity=0.05),
         objective=ObjectiveConfig(self_conditioned_share=0.75),
         training=TrainingConfig(
-            steps=2_200,
+            steps=2_500,
             batch_size=64,
             optimiser="muon",
             learning_rate=8e-3,
             beta2=0.95,
             warmup_steps=30,
-            decay_steps=880,
-            average_decay=0.985,
+            decay_steps=1_000,
+            average_decay=0.987,
             validate_every=1_000,
             valid_sequences=64,
             checkpoint_every=500,
