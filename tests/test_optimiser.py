@@ -39,7 +39,7 @@ def test_orthogonalised_matrices_have_singular_values_near_one_and_the_same_dire
 def test_muon_takes_the_steps_of_torchs_own():
     """torch.optim.Muon works in bfloat16, so steps agree to its precision."""
     ours, theirs = matrices(), matrices()
-    a = Muon(ours)
+    a = Muon(ours, 0.95)
     b = torch.optim.Muon(theirs, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
     for step in range(3):
         generator = generator_for("gradients", step)
@@ -57,7 +57,7 @@ def test_muon_takes_the_steps_of_torchs_own():
 def test_muon_trains_the_matrices_and_adam_the_rest():
     blocks = nn.ModuleList([nn.Linear(6, 6)])
     module = nn.ModuleDict({"blocks": blocks, "head": nn.Linear(6, 3)})
-    optimiser = make_muon(module, blocks, (0.9, 0.99))
+    optimiser = make_muon(module, blocks, (0.9, 0.99), 0.95)
     for parameter in module.parameters():
         parameter.grad = torch.ones_like(parameter)
     before = {name: p.detach().clone() for name, p in module.named_parameters()}

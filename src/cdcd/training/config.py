@@ -62,6 +62,8 @@ class TrainingConfig:
     """Adam's decay of the first moment."""
     beta2: float = 0.99
     """Adam's decay of the second moment."""
+    momentum: float = 0.95
+    """Muon's momentum."""
     warmup_steps: int = 0
     """Steps over which the learning rate rises linearly."""
     decay_steps: int = 0
@@ -106,10 +108,9 @@ class TrainingConfig:
                 )
         if self.learning_rate <= 0:
             raise ValueError(f"training.learning_rate is {self.learning_rate}, it must be positive")
-        if not 0 <= self.average_decay < 1:
-            raise ValueError(
-                f"training.average_decay is {self.average_decay}, it must be in [0, 1)"
-            )
+        for name in ("average_decay", "momentum"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"training.{name} is {getattr(self, name)}, it must be in [0, 1)")
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"training.batch_size ({self.batch_size}) must be a multiple of "
@@ -186,9 +187,10 @@ def demo() -> RunConfig:
             batch_size=64,
             optimiser="muon",
             learning_rate=8e-3,
-            beta2=0.95,
+            momentum=0.9,
+            beta2=0.98,
             warmup_steps=30,
-            decay_steps=1_000,
+            decay_steps=600,
             average_decay=0.987,
             validate_every=1_000,
             valid_sequences=64,

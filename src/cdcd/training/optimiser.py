@@ -56,7 +56,9 @@ def make_adam(module: nn.Module, betas: tuple[float, float]) -> Optimiser:
     return Optimiser({"adam": Adam(list(names), betas=betas, fused=True)}, names)
 
 
-def make_muon(module: nn.Module, matrices: nn.Module, betas: tuple[float, float]) -> Optimiser:
+def make_muon(
+    module: nn.Module, matrices: nn.Module, betas: tuple[float, float], momentum: float
+) -> Optimiser:
     """Muon for the weight matrices inside `matrices`, Adam for everything else.
 
     Updates are scaled to the size of Adam's, so that one learning rate serves both.
@@ -64,7 +66,9 @@ def make_muon(module: nn.Module, matrices: nn.Module, betas: tuple[float, float]
     names = {parameter: name for name, parameter in module.named_parameters()}
     inner = [parameter for parameter in matrices.parameters() if parameter.ndim == 2]
     outer = [parameter for parameter in names if all(parameter is not p for p in inner)]
-    return Optimiser({"muon": Muon(inner), "adam": Adam(outer, betas=betas, fused=True)}, names)
+    return Optimiser(
+        {"muon": Muon(inner, momentum), "adam": Adam(outer, betas=betas, fused=True)}, names
+    )
 
 
 def learning_rate_at(step: int, config: TrainingConfig) -> float:
@@ -84,7 +88,7 @@ class Muon(Optimizer):
     crashes some; this one stacks matrices of one shape and stays in float32 there.
     """
 
-    def __init__(self, matrices: list[nn.Parameter], momentum: float = 0.95) -> None:
+    def __init__(self, matrices: list[nn.Parameter], momentum: float) -> None:
         super().__init__(matrices, {"lr": 1e-3, "momentum": momentum})
 
     @torch.no_grad()

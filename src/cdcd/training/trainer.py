@@ -109,7 +109,7 @@ class Trainer:
         self.warp = TimeWarp(self.config.warp, self.config.process).to(self.device)
         betas = (training.beta1, training.beta2)
         self.optimiser = (
-            make_muon(self.model, self.model.blocks, betas)
+            make_muon(self.model, self.model.blocks, betas, training.momentum)
             if training.optimiser == "muon"
             else make_adam(self.model, betas)
         )
