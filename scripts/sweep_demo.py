@@ -22,7 +22,8 @@ import torch
 from rich.console import Console
 
 from cdcd.evaluation.quality import count_tokens, judge_tales
-from cdcd.generation import Canvas, load
+from cdcd.generation import load
+from cdcd.text_model import Canvas
 from cdcd.settings import override
 from cdcd.training import run as runs
 from cdcd.training.config import preset
@@ -36,7 +37,7 @@ def run_one(changes: dict[str, Any]) -> dict[str, Any]:
     config = override(preset("demo"), changes)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        report = runs.start(config, out, console=Console(file=StringIO())).train()
+        loss = runs.start(config, out, console=Console(file=StringIO())).train()
         model = load(out, dtype="float32")
     split = runs.load_documents(config)
     canvas = Canvas((None,) * model.length)
@@ -49,7 +50,7 @@ def run_one(changes: dict[str, Any]) -> dict[str, Any]:
     reference = judge_tales(data, set(), num_tokens=num_tokens)
     return {
         "changes": changes,
-        "valid_loss": report.loss,
+        "valid_loss": loss,
         "quality": asdict(judged),
         "data_entropy": reference.entropy,
     }

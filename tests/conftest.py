@@ -7,11 +7,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from jaxtyping import install_import_hook
 
-CHECKED = ["cdcd.diffusion", "cdcd.networks", "cdcd.training", "cdcd.evaluation", "cdcd.generation"]
+CHECKED = [
+    "cdcd.diffusion",
+    "cdcd.networks",
+    "cdcd.training",
+    "cdcd.evaluation",
+    "cdcd.generation",
+    "cdcd.text_model",
+]
 with install_import_hook(CHECKED, "typecheck.check"):
     import cdcd.cli
     import cdcd.demo
     import cdcd.display
+    import cdcd.evaluation.evaluate
     import cdcd.evaluation.oracle
     import cdcd.generation
     import cdcd.training.run  # noqa: F401

@@ -42,7 +42,7 @@ MUTANTS = [
     Mutant("sign of the Euler step", "diffusion/solvers.py", "return Step(x + (t_next - t) * d, estimate)", "return Step(x - (t_next - t) * d, estimate)", "test_solvers.py", "enter_where"),
     Mutant("missing sqrt(d)", "diffusion/embedding.py", "return math.sqrt(x.shape[-1]) * F.normalize(x, dim=-1)", "return F.normalize(x, dim=-1)", "test_interpolation.py", "rows_have"),
     Mutant("raw table in training", "diffusion/embedding.py", "return normalise_rows(self.weight) if self.normalise else self.weight", "return self.weight", "test_objective.py", "reach_the_table"),
-    Mutant("raw table in sampling", "generation.py", "self.model.embedding.table().detach()", "self.model.embedding.weight.detach()", "test_text_model.py", "one_table"),
+    Mutant("raw table in sampling", "generation.py", "= model.embedding.table().detach()", "= model.embedding.weight.detach()", "test_text_model.py", "one_table"),
     Mutant("input scaling on c", "diffusion/estimator.py", "c = given.masked_fill(noisy, 0.0)", "c = scale_input(given, t).masked_fill(noisy, 0.0)", "test_objective.py", "scaled_and_masked"),
     Mutant("no input scaling", "diffusion/estimator.py", "x = scale_input(x, t).masked_fill(~noisy, 0.0)", "x = x.masked_fill(~noisy, 0.0)", "test_objective.py", "scaled_and_masked"),
     Mutant("c not zeroed at noisy positions", "diffusion/estimator.py", "c = given.masked_fill(noisy, 0.0)", "c = given", "test_network.py", "leak"),

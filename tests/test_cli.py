@@ -12,11 +12,12 @@ import cdcd
 import cdcd.demo
 from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.generation import Generated, TextModel
+from cdcd.networks.decoding import DecodingConfig
 from cdcd.networks.language_model import LanguageModel
+from cdcd.text_model import Generated, TextModel
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.config import PRESETS, RunConfig, preset
-from cdcd.training.trainer import build_model
+from cdcd.training.tasks import build_model
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def test_info(run, capsys):
 
 def test_plot(run, tmp_path, capsys):
     assert cdcd_main("plot", run, "--out", tmp_path / "a/b", "--prompt", "One sunny day") == 0
-    names = ["time_warping.png", "training.png", "denoising.png"]
+    names = ["training.png", "time_warping.png", "denoising.png"]
     paths = [tmp_path / "a/b" / name for name in names]
     assert capsys.readouterr().out.split() == [str(path) for path in paths]
     for path in paths:
@@ -153,7 +154,11 @@ def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
     assert cdcd_main("sample", "--help") == 0
     own = {"num-samples", "seed", "batch-size", "checkpoint", "device", "dtype", "json"}
     own |= {"prompt", "prompt-file", "length", "ignore-eos", "help", "setting"}
-    fields = {field.name.replace("_", "-") for field in dataclasses.fields(SamplingConfig)}
+    fields = {
+        field.name.replace("_", "-")
+        for settings in (SamplingConfig, DecodingConfig)
+        for field in dataclasses.fields(settings)
+    }
     assert options_in(capsys.readouterr().out) - own == fields
 
 
@@ -162,6 +167,7 @@ def test_the_options_of_train_are_the_fields_of_a_run(capsys):
     fields = {
         f"{section}.{name.replace('_', '-')}"
         for section, values in dataclasses.asdict(RunConfig()).items()
+        if isinstance(values, dict)
         for name in values
     }
     assert {name for name in options_in(capsys.readouterr().out) if "." in name} >= fields

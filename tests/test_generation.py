@@ -11,8 +11,9 @@ from tiny import cdcd_main, start_tiny, tiny_options, train_tiny
 import cdcd
 from cdcd.data.corpus import read_documents
 from cdcd.data.tokenizer import EOS, PAD, UNKNOWN, WordTokenizer, learn_sentencepiece, learn_words
-from cdcd.generation import Canvas, TextModel, split_gaps
+from cdcd.generation import DiffusionTextModel
 from cdcd.settings import override
+from cdcd.text_model import Canvas, split_gaps
 from cdcd.training.checkpoint import RunDirectory
 
 
@@ -72,7 +73,7 @@ def test_the_canvas_of_a_text_ends_it(model):
 
 def test_in_a_stream_another_document_may_follow(model):
     config = override(model.config, {"data.layout": "stream"})
-    stream = TextModel(config, model.tokenizer, model.model, model.warp)
+    stream = DiffusionTextModel(config, model.tokenizer, model.model, model.warp)
     canvas = stream.infill_canvas("One [2]")
     assert canvas.tokens == (*model.tokenizer.encode("One"), None, None, EOS, *[None] * 20)
 
@@ -203,7 +204,7 @@ def test_the_callback_sees_every_step(model, solver):
 )
 def test_settings_that_do_not_fit(model, trained, settings, message):
     config = override(model.config, trained)
-    other = TextModel(config, model.tokenizer, model.model, model.warp)
+    other = DiffusionTextModel(config, model.tokenizer, model.model, model.warp)
     with pytest.raises(ValueError, match=message):
         other.complete("Mia", **settings)
 
@@ -224,7 +225,7 @@ def test_settings_that_do_not_fit(model, trained, settings, message):
 )
 def test_settings_that_fit_change_the_samples(model, trained, settings):
     config = override(model.config, trained)
-    other = TextModel(config, model.tokenizer, model.model, model.warp)
+    other = DiffusionTextModel(config, model.tokenizer, model.model, model.warp)
     assert other.complete("Mia", **settings)[0].startswith("Mia")
     assert not torch.equal(estimates(other, "Mia", **settings), estimates(other, "Mia"))
 
@@ -239,7 +240,7 @@ def estimates(model, prompt, **settings):
 
 def test_replacement_conditions_a_model_without_masks(model):
     config = override(model.config, {"objective.masking": "none"})
-    other = TextModel(config, model.tokenizer, model.model, model.warp)
+    other = DiffusionTextModel(config, model.tokenizer, model.model, model.warp)
     assert other.complete("Mia", replacement=True)[0].startswith("Mia")
     given, free = (estimates(other, prompt, replacement=True) for prompt in ("Mia", ""))
     assert not torch.equal(given[:, :, 1:], free[:, :, 1:])

@@ -24,7 +24,7 @@ from tiny import (
 )
 
 import cdcd
-from cdcd.training import trainer as training
+from cdcd.training import tasks
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.trainer import Stopped, Trainer
 
@@ -226,7 +226,7 @@ def test_left_over_temporaries_are_never_checkpoints(tmp_path, name):
 
 
 def test_a_loss_that_is_not_finite_names_step_level_and_checkpoint(tmp_path, monkeypatch):
-    loss, levels = training.training_loss, []
+    loss, levels = tasks.training_loss, []
 
     def poisoned(*args, **kwargs):
         losses = loss(*args, **kwargs)
@@ -237,7 +237,7 @@ def test_a_loss_that_is_not_finite_names_step_level_and_checkpoint(tmp_path, mon
         per_sequence[2] = torch.nan
         return replace(losses, total=losses.total * torch.nan, per_sequence=per_sequence)
 
-    monkeypatch.setattr(training, "training_loss", poisoned)
+    monkeypatch.setattr(tasks, "training_loss", poisoned)
     trainer = start_tiny(tmp_path / "run", {"training.log_every": 100, "training.steps": 20})
     with pytest.raises(ValueError, match="the loss is not finite at step 3") as caught:
         trainer.train()

@@ -6,10 +6,10 @@ import torch
 
 from cdcd.data.tokenizer import WordTokenizer
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.generation import TextModel
+from cdcd.generation import DiffusionTextModel
 from cdcd.settings import override
 from cdcd.training.config import demo
-from cdcd.training.trainer import build_model
+from cdcd.training.tasks import build_model
 
 
 def test_one_table_for_everything():
@@ -20,7 +20,7 @@ def test_one_table_for_everything():
     tokenizer = WordTokenizer(["a", "b", "c"])
     model = build_model(config, tokenizer.vocab_size)
     warp = TimeWarp(config.warp, config.process)
-    loaded = TextModel(config, tokenizer, model, warp)
+    loaded = DiffusionTextModel(config, tokenizer, model, warp)
     lengths = loaded.table.norm(dim=-1)
     torch.testing.assert_close(lengths, torch.full_like(lengths, math.sqrt(config.embedding.dim)))
     torch.testing.assert_close(loaded.table, model.embedding.table())

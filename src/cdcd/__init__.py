@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> object:
     # Loaded on first use: `cdcd --help` should not wait for torch.
-    if name in ("load", "TextModel"):
+    if name == "load":
         from cdcd import generation
 
         return getattr(generation, name)

@@ -14,7 +14,7 @@ import cdcd
 from cdcd.settings import Parser, add_options, chosen
 
 if TYPE_CHECKING:
-    from cdcd.generation import Canvas, TextModel
+    from cdcd.text_model import Canvas, TextModel
 
 
 USAGE = {
@@ -24,6 +24,8 @@ USAGE = {
     "info": "RUN [--json]",
     "plot": "RUN [--out FOLDER] [--prompt TEXT] [--seed INT]",
     "demo": "[--out RUN]",
+    "data": "prepare --source PATH --out FOLDER [--setting VALUE …] | verify FOLDER",
+    "evaluate": "RUN [RUN …] --judge RUN|hf:NAME [--baseline RUN] [--sweep NAME=VALUE,VALUE …]",
 }
 
 
@@ -64,6 +66,13 @@ def build_parser() -> Parser:
             _plot,
             "draw a run: time warping, training curves, a denoising sample",
         ),
+        (
+            "evaluate",
+            _evaluate_options,
+            _evaluate,
+            "measure samples of runs beside real text and a baseline, before a judge",
+        ),
+        ("data", _data_options, _data, "prepare a corpus for training, or check a prepared one"),
         ("demo", _demo_options, _demo, "train a small model on the CPU and show what it can do"),
     ):
         verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
@@ -83,7 +92,9 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
         "--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: small)"
     )
     parser.add_argument(
-        "--data", metavar="PATH", help="corpus: tales, markov, a text file or a folder"
+        "--data",
+        metavar="PATH",
+        help="corpus: tales, markov, a prepared data set, a file or a folder",
     )
     parser.add_argument("--out", metavar="RUN", type=Path, required=True, help="run directory")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
@@ -116,16 +127,14 @@ def _train(options: Any) -> None:
             config = run.inherited_config(config, options.init_from)
         config = override(config, changes)
         trainer = run.start(config, options.out, init_from=options.init_from)
-    report = trainer.train()
-    print(f"validation loss {report.loss:.4f}; try: cdcd sample {shlex.quote(str(options.out))}")
+    loss = trainer.train()
+    print(f"validation loss {loss:.4f}; try: cdcd sample {shlex.quote(str(options.out))}")
 
 
 # cdcd sample, cdcd infill
 
 
 def _generation_options(parser: argparse.ArgumentParser) -> None:
-    from cdcd.diffusion.sampling import SamplingConfig
-
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory")
     parser.add_argument(
         "--num-samples", metavar="INT", type=int, default=1, help="samples for each text"
@@ -137,6 +146,12 @@ def _generation_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", metavar="STEP", type=int, help="checkpoint (default: the last)"
     )
+    _device_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    _setting_options(parser)
+
+
+def _device_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run"
     )
@@ -146,8 +161,23 @@ def _generation_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="precision",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _setting_options(parser: argparse.ArgumentParser) -> None:
+    """Sampling settings of diffusion models, then those of autoregressive ones."""
+    from cdcd.diffusion.sampling import SamplingConfig
+    from cdcd.networks.decoding import DecodingConfig
+
     add_options(parser, SamplingConfig)
+    group = parser.add_argument_group("of autoregressive models", "They take --nucleus too.")
+    add_options(group, DecodingConfig, leave_out=["nucleus"])  # pyright: ignore[reportArgumentType]
+
+
+def _chosen_settings(options: Any) -> dict[str, Any]:
+    from cdcd.diffusion.sampling import SamplingConfig
+    from cdcd.networks.decoding import DecodingConfig
+
+    return chosen(options, SamplingConfig) | chosen(options, DecodingConfig)
 
 
 def _sample_options(parser: argparse.ArgumentParser) -> None:
@@ -197,10 +227,9 @@ def _load(options: Any) -> "TextModel":
 def _generate(options: Any, model: "TextModel", canvases: "Sequence[Canvas]", **more: Any) -> None:
     from rich.console import Console
 
-    from cdcd.diffusion.sampling import SamplingConfig
     from cdcd.display import SamplingProgress, marked
 
-    settings = chosen(options, SamplingConfig)
+    settings = _chosen_settings(options)
     with SamplingProgress() as progress:
         generated = model.generate(
             canvases,
@@ -275,3 +304,91 @@ def _demo(options: Any) -> None:
     from cdcd.demo import show_demo
 
     show_demo(options.out)
+
+
+# cdcd data
+
+
+def _data_options(parser: argparse.ArgumentParser) -> None:
+    from cdcd.data.prepare import PrepareConfig
+
+    verbs = parser.add_subparsers(metavar="prepare|verify", required=True, dest="data_verb")
+    prepare = verbs.add_parser("prepare", help="tokenise a corpus into memory-mapped shards")
+    prepare.add_argument("--out", metavar="FOLDER", type=Path, required=True, help="data set")
+    add_options(prepare, PrepareConfig)
+    prepare.set_defaults(parser=prepare)
+    verify = verbs.add_parser("verify", help="compare every file with its checksum")
+    verify.add_argument("out", metavar="FOLDER", type=Path, help="data set")
+    verify.set_defaults(parser=verify)
+
+
+def _data(options: Any) -> None:
+    from rich.console import Console
+
+    from cdcd.data.prepare import PrepareConfig, prepare
+    from cdcd.data.shards import TokenDataset
+
+    if options.data_verb == "verify":
+        dataset = TokenDataset(options.out)
+        dataset.verify()
+        print(f"{options.out} is whole: {', '.join(dataset.splits)}")
+        return
+    changes = chosen(options, PrepareConfig)
+    if "source" not in changes:
+        raise ValueError("say what to prepare with --source PATH")
+    prepare(PrepareConfig(**changes), options.out, console=Console(soft_wrap=True))
+    print(f"train on it with: cdcd train --data {shlex.quote(str(options.out))} --out RUN")
+
+
+# cdcd evaluate
+
+
+def _evaluate_options(parser: argparse.ArgumentParser) -> None:
+    from cdcd.evaluation.evaluate import EvaluationConfig
+
+    parser.add_argument(
+        "runs", metavar="RUN", type=Path, nargs="+", help="runs; several of one kind are averaged"
+    )
+    parser.add_argument(
+        "--judge", metavar="RUN|hf:NAME", required=True, help="autoregressive run, or model by name"
+    )
+    parser.add_argument("--baseline", metavar="RUN", type=Path, help="autoregressive baseline")
+    parser.add_argument("--data", metavar="PATH", help="the runs' text, where it has moved")
+    for name, text in (
+        ("--sweep", "sampling settings to sweep; several make a grid"),
+        ("--baseline-sweep", "the baseline's settings (default: nucleus=0.8,0.9,0.95,1)"),
+    ):
+        parser.add_argument(
+            name, metavar="NAME=VALUE,VALUE", action="append", default=[], help=text
+        )
+    parser.add_argument("--out", metavar="FOLDER", type=Path, help="default: RUN/evaluation")
+    _device_options(parser)
+    add_options(parser, EvaluationConfig)
+    _setting_options(parser)
+
+
+def _evaluate(options: Any) -> None:
+    from rich.console import Console
+
+    from cdcd.evaluation.evaluate import Evaluation, EvaluationConfig, sweep_settings
+    from cdcd.evaluation.report import print_report, write_report
+
+    settings = sweep_settings(options.sweep)
+    baseline = sweep_settings(options.baseline_sweep or ["nucleus=0.8,0.9,0.95,1.0"])
+    evaluation = Evaluation(
+        options.runs,
+        options.judge,
+        EvaluationConfig(**chosen(options, EvaluationConfig)),
+        baseline=options.baseline,
+        data=options.data,
+        settings=_chosen_settings(options),
+        device=options.device,
+        dtype=options.dtype,
+        console=Console(stderr=True),
+    )
+    report = evaluation.report(settings, baseline)
+    console = Console(highlight=False)
+    # A table that is piped into a file needs no window.
+    print_report(report, console if console.is_terminal else Console(highlight=False, width=200))
+    for path in write_report(report, options.out or options.runs[0] / "evaluation"):
+        print(path)

@@ -13,7 +13,8 @@ from rich.table import Table
 from cdcd.diffusion.sampling import StepInfo
 from cdcd.display import draw_run, marked
 from cdcd.evaluation.quality import TalesQuality, count_tokens, judge_tales, unigram_texts
-from cdcd.generation import Canvas, Generated, TextModel, load
+from cdcd.generation import load
+from cdcd.text_model import Canvas, Generated, TextModel
 from cdcd.training import run as runs
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.config import preset

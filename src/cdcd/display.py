@@ -13,10 +13,11 @@ from rich.text import Text
 from cdcd.data.tokenizer import Tokenizer
 from cdcd.diffusion.sampling import StepInfo
 from cdcd.evaluation.plots import Trace, plot_denoising, plot_time_warping, plot_training
-from cdcd.generation import Generated, load
+from cdcd.generation import DiffusionTextModel, load
+from cdcd.text_model import Generated
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
-from cdcd.training.trainer import build_model
+from cdcd.training.tasks import build_model
 
 GIVEN_STYLE = "bold cyan"
 
@@ -80,6 +81,7 @@ def describe(path: Path) -> dict[str, Any]:
     train = [row for row in metrics if "loss" in row]
     return {
         "run": str(path),
+        "model": run.config.model,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "vocab_size": run.vocab_size,
         "checkpoints": run.steps(),
@@ -102,6 +104,8 @@ def print_description(description: dict[str, Any]) -> None:
             facts.add_row(name, _readable(value))
     console.print(facts)
     for section, fields in config.items():
+        if not isinstance(fields, dict):
+            continue
         table = Table(show_header=False, box=None, title=f"\n{section}", title_justify="left")
         for name, value in fields.items():
             table.add_row(f"  {name}", _readable(value))
@@ -125,12 +129,15 @@ def draw_run(path: Path, out: Path | None = None, *, prompt: str = "", seed: int
     out.mkdir(parents=True, exist_ok=True)
     metrics = read_metrics(RunDirectory(path).metrics_path)
     pictures = []
+    if any("valid_loss" in row for row in metrics):
+        pictures.append(out / "training.png")
+        plot_training(metrics, pictures[-1])
+    if not isinstance(model, DiffusionTextModel):
+        return pictures
     if validated := [row for row in metrics if "losses" in row]:
         pictures.append(out / "time_warping.png")
         losses = validated[-1]["losses"]
         plot_time_warping(model.warp, losses["t"], losses["loss"], pictures[-1])
-        pictures.append(out / "training.png")
-        plot_training(metrics, pictures[-1])
     trace = Trace()
     shown = model.generate(canvas, seed=seed, callback=trace)[0]
     pictures.append(out / "denoising.png")

@@ -94,12 +94,16 @@ def _number(value: int | float | str, hint: type[int] | type[float]) -> int | fl
     return number
 
 
-def add_options(parser: argparse.ArgumentParser, cls: type, *, section: str = "") -> None:
+def add_options(
+    parser: argparse.ArgumentParser, cls: type, *, section: str = "", leave_out: Iterable[str] = ()
+) -> None:
     """Add one option for each field of a dataclass; nested dataclasses become sections."""
     hints, docs = get_type_hints(cls), field_docs(cls)
     group = parser
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
+        if field.name in leave_out:
+            continue
         if dataclasses.is_dataclass(hint):
             add_options(parser, hint, section=f"{section}{field.name}.")  # pyright: ignore[reportArgumentType]
             continue

@@ -1,8 +1,7 @@
 """Corpora: documents from built-in languages or files, as fixed-length token sequences in memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -12,13 +11,14 @@ from torch import Tensor
 
 from cdcd.data import tales
 from cdcd.data.markov import markov_chain
+from cdcd.data.readers import Documents
+from cdcd.data.shards import Shuffled as Shuffled
 from cdcd.data.tokenizer import (
     EOS,
     PAD,
     Tokenizer,
     WordTokenizer,
-    learn_sentencepiece,
-    learn_words,
+    learn_tokenizer,
 )
 from cdcd.seeding import generator_for
 
@@ -35,36 +35,16 @@ class Split:
 
 
 def read_documents(source: str) -> list[str]:
-    """Documents of a text file (one a line) or a folder (one a file); never empty."""
+    """Documents of a file (one a line or row) or a folder (one a text file); never empty."""
     path = Path(source).expanduser()
     if not path.exists():
         raise ValueError(
             f"there is no corpus {source!r}: give a text file, a folder or one of {', '.join(BUILT_IN)}"
         )
-    documents = [text for text in _texts(path) if text.strip()]
+    documents = [text for text in Documents(str(path), errors="strict") if text.strip()]
     if not documents:
         raise ValueError(f"the corpus {source} holds no text")
     return documents
-
-
-def _texts(path: Path) -> Iterator[str]:
-    if path.is_file():
-        yield from _read(path).splitlines()
-    else:
-        for file in sorted(path.rglob("*")):
-            hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-            if file.is_file() and not hidden:
-                yield _read(file)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 text (byte {error.start}: {error.reason}); convert it first, "
-            f"for example with iconv -f latin1 -t utf-8"
-        ) from None
 
 
 def split_documents(documents: Sequence[str], valid_share: float, *, seed: int) -> Split:
@@ -90,16 +70,14 @@ def built_in_documents(
 
 
 def make_tokenizer(
-    kind: str, source: str, documents: Sequence[str], *, vocab_size: int, num_states: int
+    kind: str, source: str, documents: Iterable[str], *, vocab_size: int, num_states: int
 ) -> Tokenizer:
     """The tokenizer for a corpus; built-in corpora have their own words."""
-    if kind == "sentencepiece" or (kind == "auto" and source not in BUILT_IN):
-        return learn_sentencepiece(documents, vocab_size)
-    if source == "tales":
-        return WordTokenizer(tales.VOCABULARY)
-    if source == "markov":
-        return WordTokenizer(markov_chain(num_states).words)
-    return learn_words(documents, vocab_size)
+    if source in BUILT_IN and kind in ("auto", "words"):
+        return WordTokenizer(
+            tales.VOCABULARY if source == "tales" else markov_chain(num_states).words
+        )
+    return learn_tokenizer("sentencepiece" if kind == "auto" else kind, documents, vocab_size)
 
 
 def to_sequences(
@@ -130,28 +108,3 @@ def _one_each(encoded: Sequence[list[int]], length: int) -> Int[Tensor, "sequenc
     for row, chunk in zip(sequences, chunks, strict=True):
         row[: len(chunk)] = chunk
     return sequences
-
-
-@dataclass(frozen=True)
-class Shuffled:
-    """Training sequences in an order that is a function of the seed: any step's batch, at any time."""
-
-    sequences: Int[Tensor, "sequences length"]
-    batch_size: int
-    seed: int
-
-    def batch(self, step: int) -> Int[Tensor, "batch length"]:
-        """The sequences of training step `step`: whole epochs, each in a new order."""
-        size = len(self.sequences)
-        positions = torch.arange(step * self.batch_size, (step + 1) * self.batch_size)
-        epochs = positions // size
-        rows = [
-            _epoch_order(size, self.seed, epoch)[positions[epochs == epoch] % size]
-            for epoch in epochs.unique().tolist()
-        ]
-        return self.sequences[torch.cat(rows)].long()
-
-
-@lru_cache(maxsize=2)
-def _epoch_order(size: int, seed: int, epoch: int) -> Int[Tensor, " sequences"]:
-    return torch.randperm(size, generator=generator_for(seed, "epoch", epoch))

@@ -1,35 +1,64 @@
 """Tokenizers: text to tokens and back. Token 0 pads, token 1 ends a document, token 2 is unknown.
 
-`WordTokenizer` has a fixed list of words, for languages that are small; `SentencePieceTokenizer` is
-the paper's: unigram pieces with byte fallback, learnt from the corpus.
+* `SentencePieceTokenizer` is the paper's: unigram pieces with byte fallback, learnt from the corpus.
+* `WordTokenizer` has a list of words, for languages that are small.
+* `SymbolTokenizer` has a list of symbols between white space: chess moves, chords.
+* `ByteTokenizer` takes the bytes as they are: molecules, or text in any encoding.
+
+Bytes that are not UTF-8 are lone surrogates in a `str` (PEP 383). Pieces and bytes keep them, words
+and symbols make them unknown. `decode` shows them as U+FFFD unless errors="surrogateescape" asks for
+them back.
 """
 
 import difflib
-import io
+import hashlib
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import UInt
 
 from cdcd.data.words import join_words, split_words
+from cdcd.settings import unknown
 
 PAD, EOS, UNKNOWN = 0, 1, 2
 SPECIALS = ("<pad>", "<eos>", "<unk>")
 STRETCH = 1 << 16
+LARGE = 1_000_000
+COVERAGE = 0.9995
+
+UNDECODABLE = re.compile("[\udc80-\udcff]")
+# SentencePiece takes the character ▁ for a space, and refuses what is not UTF-8.
+BYTE_WISE = re.compile("([\udc80-\udcff▁]+)")
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
     """What every tokenizer can do."""
 
+    kind: ClassVar[str]
+
     @property
     def vocab_size(self) -> int: ...
+    @property
+    def content(self) -> bytes:
+        """What is saved; the tokenizer is a function of it."""
+        ...
+
     def encode(self, text: str, *, strict: bool = False) -> list[int]:
         """Tokens of a text. Strict: an unknown word is an error instead of the unknown token."""
         ...
 
-    def decode(self, tokens: Sequence[int]) -> str: ...
+    def encode_array(self, text: str) -> UInt[np.ndarray, " tokens"]:
+        """The same, not strict, as an array of `token_dtype`: for whole corpora."""
+        ...
+
+    def decode(self, tokens: Sequence[int], *, errors: str = "replace") -> str: ...
     def piece(self, token: int) -> str:
         """One token as a person would read it."""
         ...
@@ -37,56 +66,184 @@ class Tokenizer(Protocol):
     def save(self, folder: Path) -> None: ...
 
 
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """The smallest type for tokens on disk: little-endian, unsigned."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text has no bytes that are not UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def tokenizer_hash(tokenizer: Tokenizer) -> str:
+    """SHA-256 of what the tokenizer saves: equal if and only if it gives the same tokens."""
+    return hashlib.sha256(tokenizer.content).hexdigest()
+
+
 class WordTokenizer:
     """Words and punctuation marks, from a fixed list."""
 
+    kind: ClassVar[str] = "words"
+    noun: ClassVar[str] = "word"
+
     def __init__(self, words: Sequence[str]) -> None:
         self.words = (*SPECIALS, *words)
-        self.index = {word: token for token, word in enumerate(self.words)}
-        if len(self.index) != len(self.words):
-            raise ValueError("the words of a WordTokenizer must be distinct")
+        # Without the specials: "<eos>" in a text is no end of it.
+        self.index = {word: token for token, word in enumerate(words, start=len(SPECIALS))}
+        if len({*self.words}) != len(self.words):
+            raise ValueError(f"the {self.noun}s of a {type(self).__name__} must be distinct")
+
+    @staticmethod
+    def split(text: str) -> list[str]:
+        return split_words(text)
+
+    @staticmethod
+    def join(words: Iterable[str]) -> str:
+        return join_words(words)
 
     @property
     def vocab_size(self) -> int:
         return len(self.words)
 
+    @property
+    def content(self) -> bytes:
+        listed = {self.kind: self.words[len(SPECIALS) :]}
+        return json.dumps(listed, ensure_ascii=False, indent=0).encode("utf-8")
+
     def encode(self, text: str, *, strict: bool = False) -> list[int]:
-        words = split_words(text)
+        words = self.split(text)
         if strict and (missing := [word for word in words if word not in self.index]):
             near = difflib.get_close_matches(missing[0], self.words[len(SPECIALS) :], n=3)
             hint = f"; nearest: {', '.join(near)}" if near else ""
-            raise ValueError(f"the word {missing[0]!r} is not in the model's vocabulary{hint}")
-        return [self.index.get(word, UNKNOWN) for word in words]
+            raise ValueError(
+                f"the {self.noun} {missing[0]!r} is not in the model's vocabulary{hint}"
+            )
+        find = self.index.get
+        return [find(word, UNKNOWN) for word in words]
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        return join_words(self.words[token] for token in tokens if token not in (PAD, EOS))
+    def encode_array(self, text: str) -> UInt[np.ndarray, " tokens"]:
+        return np.array(self.encode(text), dtype=token_dtype(self.vocab_size))
+
+    def decode(self, tokens: Sequence[int], *, errors: str = "replace") -> str:
+        return self.join(self.words[token] for token in tokens if token not in (PAD, EOS))
 
     def piece(self, token: int) -> str:
         return self.words[token]
 
     def save(self, folder: Path) -> None:
-        text = json.dumps({"words": self.words[len(SPECIALS) :]}, ensure_ascii=False, indent=0)
-        (folder / "words.json").write_text(text, encoding="utf-8")
+        (folder / f"{self.kind}.json").write_bytes(self.content)
+
+
+class SymbolTokenizer(WordTokenizer):
+    """Symbols between white space, from a fixed list."""
+
+    kind: ClassVar[str] = "symbols"
+    noun: ClassVar[str] = "symbol"
+
+    @staticmethod
+    def split(text: str) -> list[str]:
+        return text.split()
+
+    @staticmethod
+    def join(words: Iterable[str]) -> str:
+        return " ".join(words)
+
+
+class ByteTokenizer:
+    """The bytes of a text, each a token; lossless for anything."""
+
+    kind: ClassVar[str] = "bytes"
+    vocab_size = len(SPECIALS) + 256
+    content = b'{"bytes": 256}'
+
+    def encode(self, text: str, *, strict: bool = False) -> list[int]:
+        return self.encode_array(text).tolist()
+
+    def encode_array(self, text: str) -> UInt[np.ndarray, " tokens"]:
+        raw = np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
+        return raw.astype(token_dtype(self.vocab_size)) + len(SPECIALS)
+
+    def decode(self, tokens: Sequence[int], *, errors: str = "replace") -> str:
+        raw = bytes(token - len(SPECIALS) for token in tokens if token >= len(SPECIALS))
+        return raw.decode("utf-8", errors)
+
+    def piece(self, token: int) -> str:
+        if token < len(SPECIALS):
+            return SPECIALS[token]
+        byte = token - len(SPECIALS)
+        return chr(byte) if 32 <= byte < 127 else f"<0x{byte:02X}>"
+
+    def save(self, folder: Path) -> None:
+        (folder / "bytes.json").write_bytes(self.content)
+
+
+class OtherSpecials(ValueError):  # noqa: N818
+    """A SentencePiece model that numbers its special tokens in another way."""
 
 
 class SentencePieceTokenizer:
     """SentencePiece unigram pieces with byte fallback (§6.1)."""
+
+    kind: ClassVar[str] = "sentencepiece"
 
     def __init__(self, model: bytes) -> None:
         import sentencepiece
 
         self.model = model
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._check_specials()
+        self._byte_tokens = self.processor.piece_to_id([f"<0x{byte:02X}>" for byte in range(256)])
+
+    def _check_specials(self) -> None:
+        found = (self.processor.pad_id(), self.processor.eos_id(), self.processor.unk_id())
+        if found != (PAD, EOS, UNKNOWN):
+            raise OtherSpecials(
+                f"the SentencePiece model has pad {found[0]}, eos {found[1]}, unk {found[2]}; it needs "
+                f"pad {PAD}, eos {EOS}, unk {UNKNOWN}: train it with --pad_id={PAD} --eos_id={EOS} "
+                f"--unk_id={UNKNOWN} --bos_id=-1"
+            )
 
     @property
     def vocab_size(self) -> int:
         return self.processor.get_piece_size()
 
-    def encode(self, text: str, *, strict: bool = False) -> list[int]:
-        return self.processor.encode(text)
+    @property
+    def content(self) -> bytes:
+        return self.model
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        return self.processor.decode([int(t) for t in tokens if t not in (PAD, EOS)])
+    def encode(self, text: str, *, strict: bool = False) -> list[int]:
+        if "▁" not in text and is_utf8(text):
+            return self.processor.encode(text)
+        tokens: list[int] = []
+        for place, stretch in enumerate(BYTE_WISE.split(text)):
+            if place % 2:
+                tokens += [self._byte_tokens[b] for b in stretch.encode("utf-8", "surrogateescape")]
+            else:
+                tokens += self.processor.encode(stretch)
+        return tokens
+
+    def encode_array(self, text: str) -> UInt[np.ndarray, " tokens"]:
+        return np.array(self.encode(text), dtype=token_dtype(self.vocab_size))
+
+    def decode(self, tokens: Sequence[int], *, errors: str = "replace") -> str:
+        kept = [int(token) for token in tokens if token not in (PAD, EOS)]
+        text = self.processor.decode(kept)
+        if errors == "replace" or "\ufffd" not in text:
+            return text
+        parts = (
+            self._spelt(is_byte, run) for is_byte, run in groupby(kept, self.processor.is_byte)
+        )
+        return b"".join(parts).decode("utf-8", errors)
+
+    def _spelt(self, is_byte: bool, tokens: Iterable[int]) -> bytes:
+        if is_byte:
+            return bytes(int(self.piece(token)[1:-1], 16) for token in tokens)
+        return self.processor.decode(list(tokens)).encode("utf-8")
 
     def piece(self, token: int) -> str:
         return self.processor.id_to_piece(token)
@@ -95,63 +252,101 @@ class SentencePieceTokenizer:
         (folder / "sentencepiece.model").write_bytes(self.model)
 
 
-def learn_words(documents: Sequence[str], vocab_size: int) -> WordTokenizer:
+def learn_words(documents: Iterable[str], vocab_size: int) -> WordTokenizer:
     """The most frequent words of a corpus."""
-    counts = Counter(word for document in documents for word in split_words(document))
-    ordered = sorted(counts, key=lambda word: (-counts[word], word))
-    return WordTokenizer(ordered[: max(vocab_size - len(SPECIALS), 0)])
+    return WordTokenizer(_most_frequent(map(WordTokenizer.split, documents), vocab_size))
 
 
-def learn_sentencepiece(documents: Sequence[str], vocab_size: int) -> SentencePieceTokenizer:
-    """Unigram pieces learnt from a corpus; a small corpus gives fewer than `vocab_size`."""
-    import sentencepiece
-
-    smallest = 256 + len(SPECIALS) + len({" ", *"".join(documents)})
-    if vocab_size < smallest:
-        raise ValueError(
-            f"data.vocab_size is {vocab_size}; bytes and the characters of this corpus need {smallest}"
-        )
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(  # pyright: ignore[reportAttributeAccessIssue]
-        sentence_iterator=_stretches(documents),
-        model_writer=model,
-        vocab_size=vocab_size,
-        model_type="unigram",
-        byte_fallback=True,
-        hard_vocab_limit=False,
-        character_coverage=1.0,
-        required_chars="▁",  # the space
-        # Lossless and concatenative: the pieces of a text are those of its parts, as infilling needs.
-        normalization_rule_name="identity",
-        add_dummy_prefix=False,
-        remove_extra_whitespaces=False,
-        max_sentence_length=4 * STRETCH,
-        pad_id=PAD,
-        eos_id=EOS,
-        unk_id=UNKNOWN,
-        bos_id=-1,
-        minloglevel=2,
-    )
-    return SentencePieceTokenizer(model.getvalue())
+def learn_symbols(documents: Iterable[str], vocab_size: int) -> SymbolTokenizer:
+    """The most frequent symbols of a corpus."""
+    return SymbolTokenizer(_most_frequent(map(SymbolTokenizer.split, documents), vocab_size))
 
 
-def _stretches(documents: Sequence[str]) -> Iterator[str]:
-    """Documents in stretches that SentencePiece takes: it leaves out what is too long."""
-    for text in documents:
-        yield from (text[start : start + STRETCH] for start in range(0, len(text), STRETCH))
+def _most_frequent(documents: Iterable[Sequence[str]], vocab_size: int) -> list[str]:
+    if vocab_size <= len(SPECIALS):
+        raise ValueError(f"vocab_size is {vocab_size}, it must be above {len(SPECIALS)}")
+    counts = Counter(word for words in documents for word in words)
+    known = (word for word in counts if not UNDECODABLE.search(word) and word not in SPECIALS)
+    return sorted(known, key=lambda word: (-counts[word], word))[: vocab_size - len(SPECIALS)]
 
 
-def _load_words(content: bytes) -> WordTokenizer:
+def learn_sentencepiece(
+    documents: Iterable[str], vocab_size: int, *, num_bytes: int = 50_000_000, seed: int = 0
+) -> SentencePieceTokenizer:
+    """Unigram pieces learnt from at most `num_bytes` of a corpus, sampled evenly.
+
+    A small corpus gives fewer than `vocab_size`. Each of its characters becomes a piece; those that
+    are rare in a large one are left to their bytes.
+    """
+    from cdcd.data.learning import sample_stretches, train_sentencepiece
+
+    stretches = sample_stretches(documents, num_bytes=num_bytes, stretch=STRETCH, seed=seed)
+    return SentencePieceTokenizer(train_sentencepiece(stretches, vocab_size))
+
+
+LEARNERS: dict[str, Callable[..., Tokenizer]] = {
+    "sentencepiece": learn_sentencepiece,
+    "words": learn_words,
+    "symbols": learn_symbols,
+    "bytes": lambda documents, vocab_size: ByteTokenizer(),
+}
+
+
+def learn_tokenizer(
+    kind: str, documents: Iterable[str], vocab_size: int, **options: Any
+) -> Tokenizer:
+    """A tokenizer of this kind for a corpus."""
+    if kind not in LEARNERS:
+        raise unknown("tokenizer", kind, LEARNERS)
+    return LEARNERS[kind](documents, vocab_size, **options)
+
+
+def _words_of(content: bytes) -> WordTokenizer:
     return WordTokenizer(json.loads(content)["words"])
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer that was saved into a folder."""
-    kinds = {"words.json": _load_words, "sentencepiece.model": SentencePieceTokenizer}
-    for name, build in kinds.items():
-        if (folder / name).exists():
-            try:
-                return build((folder / name).read_bytes())
-            except (ValueError, LookupError, TypeError, RuntimeError):
-                raise ValueError(f"the tokenizer {folder / name} is damaged") from None
-    raise ValueError(f"{folder} holds no tokenizer (words.json or sentencepiece.model)")
+def _symbols_of(content: bytes) -> SymbolTokenizer:
+    return SymbolTokenizer(json.loads(content)["symbols"])
+
+
+def _bytes_of(content: bytes) -> ByteTokenizer:
+    if content != ByteTokenizer.content:
+        raise ValueError("not what a ByteTokenizer saves")
+    return ByteTokenizer()
+
+
+LOADERS: dict[str, Callable[[bytes], Tokenizer]] = {
+    "sentencepiece.model": SentencePieceTokenizer,
+    "words.json": _words_of,
+    "symbols.json": _symbols_of,
+    "bytes.json": _bytes_of,
+}
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """A saved tokenizer: its file, its folder, or the run or data set that it lies in.
+
+    A file of any name that ends in .model is taken for one of SentencePiece.
+    """
+    if path.is_dir():
+        for file in (folder / name for folder in (path, path / "tokenizer") for name in LOADERS):
+            if file.is_file():
+                return _load(file)
+        raise ValueError(f"{path} holds no tokenizer ({', '.join(LOADERS)})")
+    if not path.is_file():
+        raise ValueError(
+            f"there is no tokenizer {path}; give a folder, a run, a data set or a .model file"
+        )
+    return _load(path)
+
+
+def _load(file: Path) -> Tokenizer:
+    build = SentencePieceTokenizer if file.suffix == ".model" else LOADERS.get(file.name)
+    if build is None:
+        raise ValueError(f"{file} is not a tokenizer; known files: *.model, {', '.join(LOADERS)}")
+    try:
+        return build(file.read_bytes())
+    except OtherSpecials as error:
+        raise ValueError(f"{file}: {error}") from None
+    except (ValueError, LookupError, TypeError, RuntimeError):
+        raise ValueError(f"the tokenizer {file} is damaged") from None

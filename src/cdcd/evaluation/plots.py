@@ -21,7 +21,8 @@ COLUMNS = 16
 BLUE, ORANGE, GREY = "#2b6cb0", "#dd6b20", "#a0aec0"
 
 
-def _figure(rows: int, columns: int, size: tuple[float, float]) -> "tuple[Figure, list[Axes]]":
+def new_figure(rows: int, columns: int, size: tuple[float, float]) -> "tuple[Figure, list[Axes]]":
+    """A figure with its axes; says what to install where there is no matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -37,7 +38,7 @@ def plot_time_warping(
     warp: TimeWarp, t: Sequence[float], losses: Sequence[float], path: Path
 ) -> None:
     """Loss and fitted F̃ over t, the implied weighting of noise levels, and loss over u (Figure 2)."""
-    figure, (top, middle, bottom) = _figure(3, 1, (7, 9))
+    figure, (top, middle, bottom) = new_figure(3, 1, (7, 9))
     schedule, bins = warp.schedule(), warp.config.bins
     grid = from_unit(torch.linspace(0, 1, 1000), warp.process, bins)
     edges = from_unit(schedule.cdf.widths_in.cumsum(0).clamp(max=1), warp.process, bins)
@@ -95,7 +96,7 @@ def _weighting(schedule: NoiseSchedule, t: Tensor) -> Float[Tensor, " grid"]:
 
 def plot_training(metrics: Sequence[dict[str, Any]], path: Path) -> None:
     """Training and validation loss over steps, and the last validation by noise level."""
-    figure, (left, right) = _figure(1, 2, (11, 4))
+    figure, (left, right) = new_figure(1, 2, (11, 4))
     train = [row for row in metrics if "loss" in row]
     valid = [row for row in metrics if "valid_loss" in row]
     left.plot([r["step"] for r in train], [r["loss"] for r in train], color=BLUE, label="training")
@@ -108,8 +109,9 @@ def plot_training(metrics: Sequence[dict[str, Any]], path: Path) -> None:
     )
     left.set(xlabel="step", ylabel="cross-entropy (nats)", title="Loss", ylim=(0, None))
     left.legend(frameon=False)
-    if valid:
-        levels = valid[-1]["validation"]["levels"]
+    levels = valid[-1]["validation"].get("levels", []) if valid else []
+    right.set_visible(bool(levels))
+    if levels:
         t = [level["t"] for level in levels]
         right.plot(
             t, [level["loss"] for level in levels], "o-", color=ORANGE, label="cross-entropy"
@@ -159,7 +161,7 @@ def plot_denoising(
         certainty[row] = torch.where(torch.tensor(is_given), 1.0, values[: len(final)])
     starts = range(0, max(len(final), 1), COLUMNS)
     size = (0.72 * min(COLUMNS, len(final)) + 1.2, len(starts) * (0.27 * len(rows) + 0.3) + 0.4)
-    figure, axes = _figure(len(starts), 1, (max(size[0], 6.0), size[1]))
+    figure, axes = new_figure(len(starts), 1, (max(size[0], 6.0), size[1]))
     for axis, start in zip(axes, starts, strict=True):
         columns = range(start, min(start + COLUMNS, len(final)))
         axis.imshow(

@@ -1,9 +1,15 @@
-"""Parts of the Transformer (§4, §6.1): RoPE attention, conditional LayerNorm, timestep embedding."""
+"""Parts of the Transformer (§4, §6.1): RoPE attention, conditional LayerNorm, timestep embedding.
+
+The diffusion network and the autoregressive baseline are built from the same blocks. In the baseline
+they look back only (`causal`) and have no timestep; a cache lets it read a sequence piece by piece.
+"""
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -48,6 +54,15 @@ class ConditionalLayerNorm(nn.Module):
         return torch.addcmul(shift, F.layer_norm(h, (self.width,)), 1 + scale)
 
 
+class LayerNorm(nn.LayerNorm):
+    """LayerNorm with a learnt shift and scale, in the place of a conditional one where there is no time."""
+
+    def forward(
+        self, input: Float[Tensor, "batch seq width"], time: None = None
+    ) -> Float[Tensor, "batch seq width"]:
+        return super().forward(input)
+
+
 class RotaryEmbedding(nn.Module):
     """Rotary positions (RoPE): queries and keys are rotated by angles proportional to position."""
 
@@ -62,57 +77,137 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(
-        self, h: Float[Tensor, "batch heads seq dim"]
+        self, h: Float[Tensor, "batch heads seq dim"], positions: Int[Tensor, " seq"] | None = None
     ) -> Float[Tensor, "batch heads seq dim"]:
-        cos, sin = self.cos[: h.shape[2]].to(h.dtype), self.sin[: h.shape[2]].to(h.dtype)
+        """Rotate `h`, whose positions are 0, 1, 2, … unless they are given."""
+        where = slice(h.shape[2]) if positions is None else positions
+        cos, sin = self.cos[where].to(h.dtype), self.sin[where].to(h.dtype)
         first, second = h.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 
 
 def attend(
-    q: Float[Tensor, "batch heads seq dim"],
-    k: Float[Tensor, "batch heads seq dim"],
-    v: Float[Tensor, "batch heads seq dim"],
-) -> Float[Tensor, "batch heads seq dim"]:
-    """Attention without a mask; short sequences on a CPU are faster as plain matrix products."""
-    if q.device.type == "cpu" and q.shape[2] <= 128:
+    q: Float[Tensor, "batch heads queries dim"],
+    k: Float[Tensor, "batch heads keys dim"],
+    v: Float[Tensor, "batch heads keys dim"],
+    *,
+    causal: bool = False,
+    is_seen: Bool[Tensor, "queries keys"] | None = None,
+) -> Float[Tensor, "batch heads queries dim"]:
+    """Attention to every key, to those not after the query (`causal`), or to those that are seen."""
+    # Without a mask, short sequences on a CPU are faster as plain matrix products.
+    if not causal and is_seen is None and q.device.type == "cpu" and q.shape[2] <= 128:
         scores = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)
         return torch.softmax(scores, dim=-1) @ v
-    return F.scaled_dot_product_attention(q, k, v)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=is_seen, is_causal=causal)
+
+
+@dataclass(frozen=True)
+class KeyValueCache:
+    """One block's keys and values of what has been read, in room for the whole sequence.
+
+    Its tensors are written in place and never change their shapes, so that a step of decoding can be
+    compiled or captured.
+    """
+
+    keys: Float[Tensor, "batch heads room dim"]
+    values: Float[Tensor, "batch heads room dim"]
+
+    def write(
+        self,
+        k: Float[Tensor, "batch heads seq dim"],
+        v: Float[Tensor, "batch heads seq dim"],
+        positions: Int[Tensor, " seq"],
+    ) -> None:
+        self.keys.index_copy_(2, positions, k)
+        self.values.index_copy_(2, positions, v)
+
+    def is_seen(self, positions: Int[Tensor, " seq"]) -> Bool[Tensor, "seq room"]:
+        """What queries at these positions may see: themselves and what is before them."""
+        room = torch.arange(self.keys.shape[2], device=positions.device)
+        return room <= positions[:, None]
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention without a mask: every position sees every other."""
+    """Multi-head self-attention: every position sees every other, or, causal, those before it."""
 
-    def __init__(self, width: int, num_heads: int) -> None:
+    def __init__(self, width: int, num_heads: int, *, causal: bool = False) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.num_heads, self.causal = num_heads, causal
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
     def forward(
-        self, h: Float[Tensor, "batch seq width"], rotary: RotaryEmbedding
+        self,
+        h: Float[Tensor, "batch seq width"],
+        rotary: RotaryEmbedding,
+        positions: Int[Tensor, " seq"] | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch seq width"]:
+        """Attend within `h`; with a cache, `h` is read at `positions`, after what the cache holds."""
         q, k, v = self.qkv(h).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.out(attend(rotary(q), rotary(k), v).transpose(1, 2).flatten(2))
+        q, k = rotary(q, positions), rotary(k, positions)
+        if cache is None:
+            mixed = attend(q, k, v, causal=self.causal)
+        else:
+            assert self.causal
+            assert positions is not None
+            cache.write(k, v, positions)
+            mixed = attend(q, cache.keys, cache.values, is_seen=cache.is_seen(positions))
+        return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
-    """Pre-LN Transformer block: attention, then an MLP with GELU, each behind a conditional LayerNorm."""
+    """Pre-LN Transformer block: attention, then an MLP with GELU, each behind a LayerNorm.
 
-    def __init__(self, width: int, num_heads: int, mlp_ratio: int, time_units: int) -> None:
+    The LayerNorms are conditional, unless `time_units` is None: then the block takes no time.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        mlp_ratio: int,
+        time_units: int | None,
+        *,
+        causal: bool = False,
+    ) -> None:
         super().__init__()
-        self.attention_norm = ConditionalLayerNorm(width, time_units)
-        self.attention = Attention(width, num_heads)
-        self.mlp_norm = ConditionalLayerNorm(width, time_units)
+        self.attention_norm = make_norm(width, time_units)
+        self.attention = Attention(width, num_heads, causal=causal)
+        self.mlp_norm = make_norm(width, time_units)
         self.mlp_in = nn.Linear(width, mlp_ratio * width)
         self.mlp_out = nn.Linear(mlp_ratio * width, width)
 
     def forward(
         self,
         h: Float[Tensor, "batch seq width"],
-        time: Float[Tensor, "batch units"],
+        time: Float[Tensor, "batch units"] | None,
         rotary: RotaryEmbedding,
+        positions: Int[Tensor, " seq"] | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch seq width"]:
-        h = h + self.attention(self.attention_norm(h, time), rotary)
+        h = h + self.attention(self.attention_norm(h, time), rotary, positions, cache)
         return h + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(h, time))))
+
+
+def make_norm(width: int, time_units: int | None) -> ConditionalLayerNorm | LayerNorm:
+    """A LayerNorm, conditional where there is a timestep."""
+    return LayerNorm(width) if time_units is None else ConditionalLayerNorm(width, time_units)
+
+
+@torch.no_grad()
+def initialise_blocks(blocks: Iterable[nn.Module]) -> None:
+    """Normal with deviation 1/sqrt(inputs), residual branches scaled down with depth."""
+    blocks = list(blocks)
+    depth = (2 * len(blocks)) ** -0.5
+    for block in blocks:
+        assert isinstance(block, Block)
+        for layer, gain in (
+            (block.attention.qkv, 1.0),
+            (block.attention.out, depth),
+            (block.mlp_in, 1.0),
+            (block.mlp_out, depth),
+        ):
+            nn.init.normal_(layer.weight, std=gain * layer.in_features**-0.5)
+            nn.init.zeros_(layer.bias)

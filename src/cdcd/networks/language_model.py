@@ -8,7 +8,13 @@ from torch import Tensor, nn
 
 from cdcd.diffusion.embedding import Embedding, EmbeddingConfig
 from cdcd.diffusion.process import ProcessConfig
-from cdcd.networks.blocks import Block, ConditionalLayerNorm, RotaryEmbedding, TimeEmbedding
+from cdcd.networks.blocks import (
+    Block,
+    ConditionalLayerNorm,
+    RotaryEmbedding,
+    TimeEmbedding,
+    initialise_blocks,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +33,8 @@ class NetworkConfig:
     """Units of the timestep embedding's MLP."""
     time_input: bool = True
     """Tell the network the noise level (off: App. B.2, a negative result)."""
+    tied_head: bool = False
+    """Autoregressive models only: the output layer shares the weights of the input embedding."""
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "width", "num_heads", "mlp_ratio", "time_units"):
@@ -68,17 +76,7 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def _initialise(self, dim: int) -> None:
         """Normal with deviation 1/sqrt(inputs), residual branches scaled down with depth."""
-        depth = (2 * len(self.blocks)) ** -0.5
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            for layer, gain in (
-                (block.attention.qkv, 1.0),
-                (block.attention.out, depth),
-                (block.mlp_in, 1.0),
-                (block.mlp_out, depth),
-            ):
-                nn.init.normal_(layer.weight, std=gain * layer.in_features**-0.5)
-                nn.init.zeros_(layer.bias)
+        initialise_blocks(self.blocks)
         nn.init.normal_(self.stack.weight, std=dim**-0.5)
         # The network starts as if it had no self-conditioning.
         self.stack.weight[:, 2 * dim : 3 * dim] = 0.0

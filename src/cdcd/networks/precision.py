@@ -29,6 +29,10 @@ class Autocast:
         self.network, self.device_type = network, device.type
         self.enabled = dtype == torch.bfloat16
 
+    def precision(self) -> torch.autocast:
+        """The precision that the network computes in, for what is inside."""
+        return torch.autocast(self.device_type, torch.bfloat16, enabled=self.enabled)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        with torch.autocast(self.device_type, torch.bfloat16, enabled=self.enabled):
+        with self.precision():
             return self.network(*args, **kwargs)

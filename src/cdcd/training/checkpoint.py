@@ -118,14 +118,15 @@ class RunDirectory:
     def folder(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:08d}"
 
-    def save(self, checkpoint: Checkpoint, *, keep: int) -> Path:
-        """Write a checkpoint and drop all but the last `keep`."""
+    def save(self, checkpoint: Checkpoint, *, keep: int, spare: int | None = None) -> Path:
+        """Write a checkpoint and drop all but the last `keep`, and that of step `spare`."""
         try:
             final = self._write(checkpoint)
         except OSError as error:
             raise ValueError(self._not_saved(checkpoint.step, error)) from None
         for step in [s for s in self.steps() if s != checkpoint.step][: -(keep - 1) or None]:
-            _remove(self.folder(step))
+            if step != spare:
+                _remove(self.folder(step))
         return final
 
     def _write(self, checkpoint: Checkpoint) -> Path:

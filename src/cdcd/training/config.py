@@ -9,6 +9,7 @@ from cdcd.diffusion.objective import ObjectiveConfig
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.diffusion.warping import WarpConfig
+from cdcd.networks.decoding import DecodingConfig
 from cdcd.networks.language_model import NetworkConfig
 from cdcd.settings import unknown
 
@@ -18,9 +19,13 @@ class DataConfig:
     """What is learnt from."""
 
     source: str = "tales"
-    """A built-in corpus (`tales`, `markov`), a text file (one document a line) or a folder (one a file)."""
-    tokenizer: Literal["auto", "words", "sentencepiece"] = "auto"
-    """`words` splits at spaces and punctuation; `auto`: words for built-in corpora, else sentencepiece."""
+    """A built-in corpus (`tales`, `markov`), a prepared data set, a text file (one document a line) or a
+    folder (one a file)."""
+    split: str = "train"
+    """Which part of a prepared data set is trained on; a judge is trained on `judge`."""
+    tokenizer: Literal["auto", "words", "sentencepiece", "symbols", "bytes"] = "auto"
+    """`words` splits at spaces and punctuation, `symbols` at spaces; `auto`: words for built-in corpora,
+    else sentencepiece. A prepared data set brings its own."""
     vocab_size: int = 32_000
     """Largest size of the vocabulary that is learnt from the corpus."""
     length: int = 64
@@ -90,6 +95,8 @@ class TrainingConfig:
     """Steps between checkpoints; 0: only at the end."""
     keep_checkpoints: int = 3
     """How many checkpoints are kept."""
+    patience: int = 0
+    """Stop after this many validations without a new best loss, and keep the best; 0: never stop early."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -101,7 +108,14 @@ class TrainingConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"training.{name} is {getattr(self, name)}, it must be at least 1")
-        for name in ("steps", "warmup_steps", "decay_steps", "clip_norm", "validate_every"):
+        for name in (
+            "steps",
+            "warmup_steps",
+            "decay_steps",
+            "clip_norm",
+            "validate_every",
+            "patience",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(
                     f"training.{name} is {getattr(self, name)}, it must not be negative"
@@ -116,12 +130,18 @@ class TrainingConfig:
                 f"training.batch_size ({self.batch_size}) must be a multiple of "
                 f"training.accumulate ({self.accumulate})"
             )
+        if self.patience and not self.validate_every:
+            raise ValueError(
+                "training.patience counts validations: set training.validate_every above 0"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that defines a run."""
 
+    model: Literal["diffusion", "autoregressive"] = "diffusion"
+    """`diffusion`, or `autoregressive`: the baseline and the judge, of the same blocks."""
     data: DataConfig = field(default_factory=DataConfig)
     process: ProcessConfig = field(default_factory=ProcessConfig)
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
@@ -130,6 +150,7 @@ class RunConfig:
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
 
     def __post_init__(self) -> None:
         prefix = self.objective.prefix_length
@@ -137,6 +158,8 @@ class RunConfig:
             raise ValueError(
                 f"objective.prefix_length ({prefix}) must be below data.length ({self.data.length})"
             )
+        if self.network.tied_head and self.model != "autoregressive":
+            raise ValueError("network.tied_head is for autoregressive models; leave it off")
 
 
 def base() -> RunConfig:

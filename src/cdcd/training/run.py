@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import Int
 from rich.console import Console
-from torch import Tensor
 
 from cdcd.data.corpus import (
     BUILT_IN,
@@ -18,20 +16,22 @@ from cdcd.data.corpus import (
     split_documents,
     to_sequences,
 )
-from cdcd.data.tokenizer import Tokenizer
+from cdcd.data.shards import InMemory, Sequences, TokenDataset, is_dataset
+from cdcd.data.tokenizer import Tokenizer, tokenizer_hash
 from cdcd.networks.precision import choose_device
 from cdcd.settings import override
 from cdcd.training.checkpoint import Checkpoint, RunDirectory, check_shapes, refuse_existing
-from cdcd.training.config import RunConfig
+from cdcd.training.config import DataConfig, RunConfig
 from cdcd.training.trainer import Trainer, initial_checkpoint
 
 
 @dataclass(frozen=True)
-class Sequences:
-    """Token sequences to train on and to validate on."""
+class Corpus:
+    """A run's text as token sequences: what it trains on, what it validates on."""
 
-    train: Int[Tensor, "sequences length"]
-    valid: Int[Tensor, "held_out length"]
+    tokenizer: Tokenizer
+    train: Sequences
+    valid: Sequences
 
 
 def load_documents(config: RunConfig) -> Split:
@@ -50,13 +50,46 @@ def load_documents(config: RunConfig) -> Split:
     return split_documents(documents, data.valid_share, seed=seed)
 
 
-def tokenise(split: Split, tokenizer: Tokenizer, config: RunConfig) -> Sequences:
-    """Both parts of a corpus as sequences."""
-    length, layout = config.data.length, config.data.layout
-    return Sequences(
-        train=to_sequences(split.train, tokenizer, length=length, layout=layout),
-        valid=to_sequences(split.valid, tokenizer, length=length, layout=layout),
+def load_corpus(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus:
+    """A run's text by its tokenizer; without one, by that of the data set, or one learnt from the text."""
+    data = config.data
+    if is_dataset(data.source):
+        return _prepared(data, tokenizer)
+    if data.split != "train":
+        raise ValueError(
+            f"data.split {data.split} needs a prepared data set: cdcd data prepare --source {data.source}"
+        )
+    split = load_documents(config)
+    tokenizer = tokenizer or make_tokenizer(
+        data.tokenizer,
+        data.source,
+        split.train,
+        vocab_size=data.vocab_size,
+        num_states=data.num_states,
     )
+    train, valid = (
+        InMemory(to_sequences(documents, tokenizer, length=data.length, layout=data.layout))
+        for documents in (split.train, split.valid)
+    )
+    return Corpus(tokenizer, train, valid)
+
+
+def _prepared(data: DataConfig, tokenizer: Tokenizer | None) -> Corpus:
+    dataset = TokenDataset(Path(data.source))
+    if tokenizer is not None and tokenizer_hash(tokenizer) != dataset.tokenizer_hash:
+        raise ValueError(
+            f"the data set {data.source} has another tokenizer (hash {dataset.tokenizer_hash[:12]}) "
+            f"than the run ({tokenizer_hash(tokenizer)[:12]}); prepare it again with --tokenizer RUN"
+        )
+    train, valid = (prepared_sequences(dataset, data, split) for split in (data.split, "valid"))
+    return Corpus(dataset.tokenizer, train, valid)
+
+
+def prepared_sequences(dataset: TokenDataset, data: DataConfig, split: str) -> Sequences:
+    """Sequences of a part of a prepared data set, in the run's layout."""
+    if data.layout == "documents":
+        return dataset.one_each(split, data.length)
+    return dataset.stream(split, data.length)
 
 
 def start(
@@ -65,25 +98,14 @@ def start(
     """A new run in `out`; from the weights, warp and tokenizer of another run where one is given."""
     refuse_existing(out)
     choose_device(config.training.device)
-    split = load_documents(config)
+    inherited = RunDirectory(init_from).tokenizer if init_from is not None else None
+    corpus = load_corpus(config, inherited)
     config = _located(config)
-    if init_from is None:
-        data = config.data
-        tokenizer = make_tokenizer(
-            data.tokenizer,
-            data.source,
-            split.train,
-            vocab_size=data.vocab_size,
-            num_states=data.num_states,
-        )
-    else:
-        tokenizer = RunDirectory(init_from).tokenizer
-    sequences = tokenise(split, tokenizer, config)
-    first = initial_checkpoint(config, tokenizer.vocab_size)
+    first = initial_checkpoint(config, corpus.tokenizer.vocab_size)
     if init_from is not None:
         first = _inherit(first, init_from)
-    run = RunDirectory.create(out, config, tokenizer, first)
-    return Trainer(run, sequences.train, sequences.valid, console=console)
+    run = RunDirectory.create(out, config, corpus.tokenizer, first)
+    return Trainer(run, corpus.train, corpus.valid, console=console)
 
 
 def _located(config: RunConfig) -> RunConfig:
@@ -124,15 +146,15 @@ def resume(
     checkpoint: int | None = None,
     console: Console | None = None,
 ) -> Trainer:
-    """Go on with a run; only settings of `training` (but for the seed) and `sampling` may change."""
+    """Go on with a run; only settings of `training` (but for the seed), `sampling` and `decoding` may change."""
     run = RunDirectory(out)
     changes = dict(changes or {})
-    free = ("training.", "sampling.")
+    free = ("training.", "sampling.", "decoding.")
     # Another seed would be another corpus and another split: held-out text would be trained on.
     if fixed := [n for n in changes if not n.startswith(free) or n == "training.seed"]:
         raise ValueError(
-            f"{fixed[0]} is fixed by the run {out}; only training.* (but for the seed) and "
-            f"sampling.* can change"
+            f"{fixed[0]} is fixed by the run {out}; only training.* (but for the seed), "
+            f"sampling.* and decoding.* can change"
         )
     config = override(run.config, changes)
     if run.existing_step(checkpoint) >= config.training.steps:
@@ -140,11 +162,11 @@ def resume(
             f"{out} has already been trained for its {config.training.steps} steps; "
             f"for more: --resume --training.steps {config.training.steps * 2}"
         )
-    sequences = tokenise(load_documents(config), run.tokenizer, config)
+    corpus = load_corpus(config, run.tokenizer)
     trainer = Trainer(
         run,
-        sequences.train,
-        sequences.valid,
+        corpus.train,
+        corpus.valid,
         config=config,
         checkpoint=checkpoint,
         console=console,

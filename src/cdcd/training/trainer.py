@@ -1,4 +1,4 @@
-"""The Trainer: draws -> loss -> gradients -> Adam, moving average, warp; checkpoints on the way.
+"""The Trainer: batch -> loss -> gradients -> optimiser, moving average; checkpoints on the way.
 
 Every draw is a function of (seed, step), and so is the order of the data: a resumed run is the
 uninterrupted run, bit for bit on a CPU.
@@ -7,7 +7,6 @@ uninterrupted run, bit for bit on a CPU.
 import shlex
 import signal
 import time
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,11 +17,8 @@ from jaxtyping import Float, Int
 from rich.console import Console
 from torch import Tensor, nn
 
-from cdcd.data.corpus import Shuffled
-from cdcd.diffusion.objective import Draws, training_loss
-from cdcd.diffusion.warping import TimeWarp
-from cdcd.networks.language_model import LanguageModel
-from cdcd.networks.precision import Autocast, choose_device, choose_dtype
+from cdcd.data.shards import Sequences, Shuffled
+from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.training.checkpoint import (
     Checkpoint,
     RunDirectory,
@@ -32,32 +28,17 @@ from cdcd.training.checkpoint import (
     without_prefix,
 )
 from cdcd.training.config import RunConfig
-from cdcd.training.draws import draw_for_step
-from cdcd.training.logging import Display, MetricsLog
+from cdcd.training.logging import Display, MetricsLog, read_metrics
 from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_adam, make_muon
-from cdcd.training.validation import ValidationReport, validate
-
-
-def build_model(config: RunConfig, vocab_size: int) -> LanguageModel:
-    """A newly initialised model, a function of the seed; the global generator is left as it was."""
-    with torch.random.fork_rng():
-        torch.manual_seed(config.training.seed)
-        return LanguageModel(
-            config.network,
-            config.embedding,
-            config.process,
-            vocab_size=vocab_size,
-            length=config.data.length,
-        )
+from cdcd.training.tasks import listed, make_task
 
 
 def initial_checkpoint(config: RunConfig, vocab_size: int) -> Checkpoint:
     """The state of a run before its first step."""
-    model = build_model(config, vocab_size)
-    warp = TimeWarp(config.warp, config.process)
-    weights = with_prefix("model", model.state_dict()) | with_prefix("warp", warp.state_dict())
+    task = make_task(config, vocab_size, device=torch.device("cpu"), dtype=torch.float32)
+    weights = with_prefix("model", task.model.state_dict()) | task.weights()
     if config.training.average_decay:
-        weights |= with_prefix("average", dict(model.named_parameters()))
+        weights |= with_prefix("average", dict(task.model.named_parameters()))
     return Checkpoint(0, weights, {})
 
 
@@ -69,12 +50,37 @@ class Health:
     bad_t: Float[Tensor, ""]
 
     def update(
-        self, step: int, losses: Float[Tensor, " batch"], t: Float[Tensor, " batch"]
+        self, step: int, losses: Float[Tensor, " batch"], t: Float[Tensor, " batch"] | None
     ) -> None:
         bad = ~losses.isfinite()
         first = (self.bad_step < 0) & bad.any()
         self.bad_step = torch.where(first, step, self.bad_step)
-        self.bad_t = torch.where(first, t[bad.float().argmax()], self.bad_t)
+        if t is not None:
+            self.bad_t = torch.where(first, t[bad.float().argmax()], self.bad_t)
+
+
+class Best:
+    """The best validation so far, also over interruptions, and whether to wait for a better one."""
+
+    def __init__(self, path: Path, patience: int) -> None:
+        self.patience, self.waited = patience, 0
+        self.step: int | None = None
+        self.loss = float("inf")
+        for row in read_metrics(path) if patience else ():
+            if "valid_loss" in row:
+                self.update(row["step"], row["valid_loss"])
+
+    def update(self, step: int, loss: float) -> bool:
+        """Note a validation; whether it is to be kept."""
+        better = self.patience > 0 and loss < self.loss
+        if better:
+            self.step, self.loss = step, loss
+        self.waited = 0 if better else self.waited + 1
+        return better
+
+    @property
+    def waited_enough(self) -> bool:
+        return 0 < self.patience <= self.waited
 
 
 class Stopped(Exception):  # noqa: N818
@@ -86,13 +92,13 @@ class Stopped(Exception):  # noqa: N818
 
 
 class Trainer:
-    """Trains one run from its last checkpoint to its last step."""
+    """Trains one run from its last checkpoint to its last step, or until it gets no better."""
 
     def __init__(
         self,
         run: RunDirectory,
-        train: Int[Tensor, "sequences length"],
-        valid: Int[Tensor, "held_out length"],
+        train: Sequences,
+        valid: Sequences,
         *,
         config: RunConfig | None = None,
         checkpoint: int | None = None,
@@ -102,28 +108,24 @@ class Trainer:
         self.console = console or Console()
         training = self.config.training
         self.device = choose_device(training.device)
-        self.dtype = choose_dtype(training.dtype, self.device)
+        dtype = choose_dtype(training.dtype, self.device)
         self.data = Shuffled(train, training.batch_size, training.seed)
-        self.valid = valid[: training.valid_sequences].long().to(self.device)
-        self.model = build_model(self.config, run.vocab_size).to(self.device)
-        self.warp = TimeWarp(self.config.warp, self.config.process).to(self.device)
+        held_out = torch.arange(min(len(valid), training.valid_sequences))
+        self.valid = valid.rows(held_out).to(self.device)
+        self.task = make_task(self.config, run.vocab_size, device=self.device, dtype=dtype)
+        self.model = self.task.model
         betas = (training.beta1, training.beta2)
         self.optimiser = (
-            make_muon(self.model, self.model.blocks, betas, training.momentum)
+            make_muon(self.model, self.task.matrices, betas, training.momentum)
             if training.optimiser == "muon"
             else make_adam(self.model, betas)
         )
-        self.warp_optimiser = make_adam(self.warp, (0.9, 0.99))
         self.average = (
             MovingAverage(self.model, training.average_decay) if training.average_decay else None
         )
         self.step = 0
-        self.meter = _Meter(train.shape[1] * training.batch_size)
-        self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=8)
+        self.meter = _Meter(train.length * training.batch_size)
         self._restore(run.load(checkpoint, with_optimiser=True))
-        if training.compile == "on" or (training.compile == "auto" and self.device.type == "cuda"):
-            self.model.compile(dynamic=False)
-        self.network = Autocast(self.model, self.device, self.dtype)
         self.health = Health(
             torch.tensor(-1, device=self.device), torch.tensor(0.0, device=self.device)
         )
@@ -131,93 +133,60 @@ class Trainer:
     # State
 
     def _tensors(self) -> Tensors:
-        weights = with_prefix("model", self.model.state_dict())
-        weights |= with_prefix("warp", self.warp.state_dict())
+        weights = with_prefix("model", self.model.state_dict()) | self.task.weights()
         if self.average is not None:
             weights |= with_prefix("average", self.average.tensors())
         return weights
 
     def state(self) -> Checkpoint:
         """Everything that the next step and the next line of metrics depend on."""
-        optimiser = with_prefix("model", self.optimiser.tensors())
-        optimiser |= with_prefix("warp", self.warp_optimiser.tensors())
-        optimiser |= with_prefix("log", self._not_logged())
+        optimiser = with_prefix("model", self.optimiser.tensors()) | self.task.optimiser_state()
+        optimiser |= {f"log.mean.{i}": loss for i, loss in enumerate(self.meter.losses)}
         return Checkpoint(self.step, self._tensors(), optimiser)
-
-    def _not_logged(self) -> Tensors:
-        tensors = {f"mean.{i}": loss for i, loss in enumerate(self.meter.losses)}
-        for i, (t, losses) in enumerate(self.recent):
-            tensors |= {f"recent_t.{i}": t, f"recent_losses.{i}": losses}
-        return tensors
-
-    def _restore_log(self, saved: Tensors) -> None:
-        def listed(name: str) -> list[Tensor]:
-            found = without_prefix(name, saved)
-            return [found[str(i)].to(self.device) for i in range(len(found))]
-
-        self.meter.losses = listed("mean")
-        self.recent.extend(zip(listed("recent_t"), listed("recent_losses"), strict=True))
 
     def _restore(self, saved: Checkpoint) -> None:
         what = f"the checkpoint of step {saved.step} in {self.run.path}"
         check_shapes(self._tensors(), saved.weights, what)
         self.model.load_state_dict(without_prefix("model", saved.weights))
-        self.warp.load_state_dict(without_prefix("warp", saved.weights))
         if self.average is not None:
             for name, tensor in self.average.tensors().items():
                 tensor.copy_(saved.weights[f"average.{name}"])
         self.optimiser.restore(without_prefix("model", saved.optimiser))
-        self.warp_optimiser.restore(without_prefix("warp", saved.optimiser))
-        self._restore_log(without_prefix("log", saved.optimiser))
+        self.task.restore(saved.weights, saved.optimiser)
+        self.meter.losses = listed(saved.optimiser, "log.mean", self.device)
         self.step = saved.step
 
-    def save(self) -> Path:
+    def save(self, *, spare: int | None = None) -> Path:
+        """Write a checkpoint, keep the last few, and that of step `spare`."""
         self._check_health()
         state = self.state()
         for name, tensor in state.weights.items():
             if not tensor.isfinite().all():
                 raise ValueError(self._not_finite(f"{name} is not finite after step {self.step}"))
-        return self.run.save(state, keep=self.config.training.keep_checkpoints)
+        return self.run.save(state, keep=self.config.training.keep_checkpoints, spare=spare)
 
     # One step
 
     def train_step(self) -> Float[Tensor, ""]:
-        """One optimiser step; the loss per noisy token, still on the device."""
-        config = self.config
+        """One optimiser step; the loss per predicted token, still on the device."""
         tokens = self.data.batch(self.step).to(self.device, non_blocking=True)
-        draws = draw_for_step(
-            (len(tokens), tokens.shape[1], config.embedding.dim),
-            config.objective,
-            self.warp.training_schedule(),
-            seed=config.training.seed,
-            step=self.step,
-            device=self.device,
-        )
-        losses, per_sequence = self._backward(tokens, draws)
+        drawn = self.task.draw(tokens, self.step)
+        mean, per_sequence = self._backward(tokens, drawn)
         self._update_model()
-        self._update_warp(draws.t, per_sequence)
-        self.health.update(self.step, per_sequence, draws.t)
-        self.recent.append((draws.t, per_sequence))
+        self.task.after_step(drawn, per_sequence)
+        self.health.update(self.step, per_sequence, self.task.noise_levels(drawn))
         self.step += 1
-        return losses
+        return mean
 
-    def _backward(self, tokens: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Accumulate gradients of the mean over all noisy tokens of the batch, part by part."""
-        config, parts = self.config, self.config.training.accumulate
-        num_noisy = draws.is_noisy.sum()
+    def _backward(self, tokens: Tensor, drawn: Any) -> tuple[Tensor, Tensor]:
+        """Accumulate gradients of the mean over all predicted tokens of the batch, part by part."""
+        parts = self.config.training.accumulate
+        num_targets = self.task.num_targets(tokens, drawn)
         means, per_sequence = [], []
         for part in range(parts):
             rows = slice(part * len(tokens) // parts, (part + 1) * len(tokens) // parts)
-            losses = training_loss(
-                self.network,
-                self.model.embedding.table(),
-                tokens[rows],
-                draws.rows(rows),
-                objective=config.objective,
-                embedding=config.embedding,
-                first_row=rows.start,
-            )
-            mean = losses.total / num_noisy
+            losses = self.task.loss(tokens, drawn, rows)
+            mean = losses.total / num_targets
             mean.backward()
             means.append(mean.detach())
             per_sequence.append(losses.per_sequence)
@@ -231,34 +200,29 @@ class Trainer:
         if self.average is not None:
             self.average.update(self.step)
 
-    def _update_warp(self, t: Tensor, losses: Tensor) -> None:
-        self.warp.fitting_loss(t, losses).backward()
-        self.warp_optimiser.step(self.config.warp.learning_rate)
-        self.warp.update_average()
-
     # The loop
 
-    def train(self) -> ValidationReport:
-        """Train to the last step, saving on the way and when interrupted."""
+    def train(self) -> float:
+        """Train to the last step, saving on the way and when interrupted; the validation loss."""
         training = self.config.training
         log = MetricsLog(self.run.path, first_step=self.step)
+        best = Best(self.run.metrics_path, training.patience)
         signals = _Signals()
         try:
             with signals, Display(self.console, training.steps, self.step) as display:
                 self.meter.start()
-                while self.step < training.steps:
+                while self.step < training.steps and not best.waited_enough:
                     self.meter.add(self.train_step())
-                    if self.step % training.log_every == 0 or self.step == training.steps:
+                    ended = self.step == training.steps
+                    if self.step % training.log_every == 0 or ended:
                         self._log(log, display)
-                    if _due(self.step, training.validate_every) and self.step < training.steps:
-                        self._validate(log)
-                    if signals.received is not None and self.step < training.steps:
-                        raise Stopped(signals.received, self._interrupted())
-                    if _due(self.step, training.checkpoint_every) and self.step < training.steps:
-                        self.save()
-                report = self._validate(log)
-                self.save()
-            return report
+                    if _due(self.step, training.validate_every) and not ended:
+                        self._validate(log, best)
+                    if signals.received is not None and not ended:
+                        raise Stopped(signals.received, self._interrupted(best))
+                    if _due(self.step, training.checkpoint_every) and not ended:
+                        self.save(spare=best.step)
+                return self._finish(log, best)
         finally:
             log.close()
 
@@ -271,34 +235,44 @@ class Trainer:
             {"step": self.step, "loss": loss, "learning_rate": rate, "tokens_per_second": speed}
         )
 
-    def _validate(self, log: MetricsLog) -> ValidationReport:
+    def _validate(self, log: MetricsLog, best: Best) -> float:
         with self.averaged_weights():
-            table = self.model.embedding.table().detach()
-            schedule = self.warp.schedule()
-            report = validate(self.network, table, self.valid, schedule, self.config)
+            report = self.task.validate(self.valid)
         row = {"step": self.step, "valid_loss": report.loss, "validation": report.as_dict()}
-        log.write(row | ({"losses": self._recent_losses()} if self.recent else {}))
-        return report
+        log.write(row | self.task.observed())
+        if best.update(self.step, report.loss):
+            self.save(spare=best.step)
+        return report.loss
 
-    def _recent_losses(self) -> dict[str, list[float]]:
-        """Noise levels and losses of recent sequences: what the warp was fitted to, for plots."""
-        t, losses = (
-            torch.cat(columns)[:512].tolist() for columns in zip(*self.recent, strict=True)
-        )
-        return {"t": t, "loss": losses}
+    def _finish(self, log: MetricsLog, best: Best) -> float:
+        """Keep the last state, or the best one where training may stop early."""
+        if best.waited_enough:
+            self.console.print(
+                f"no better validation loss since step {best.step}: stopped at step {self.step}"
+            )
+        else:
+            loss = self._validate(log, best)
+            self.save(spare=best.step)
+            if best.step is None:
+                return loss
+        assert best.step is not None
+        self.run.set_aside_after(best.step)
+        return best.loss
 
     def averaged_weights(self) -> "_Swapped":
         """Use the moving average of the weights for a while."""
         return _Swapped(self.average)
 
-    def _interrupted(self) -> str:
-        self.save()
+    def _interrupted(self, best: Best) -> str:
+        self.save(spare=best.step)
         return f"stopped at step {self.step} and saved; go on with: {self._resume_command()}"
 
     def _check_health(self) -> None:
         bad_step = int(self.health.bad_step)
         if bad_step >= 0:
-            where = f"step {bad_step}, at noise level t = {float(self.health.bad_t):.3g}"
+            where = f"step {bad_step}"
+            if bad_t := float(self.health.bad_t):
+                where += f", at noise level t = {bad_t:.3g}"
             raise ValueError(self._not_finite(f"the loss is not finite at {where}"))
 
     def _not_finite(self, what: str) -> str:

@@ -1,6 +1,7 @@
 """Validation: cross-entropy, accuracy and prediction entropy at fixed noise levels, on held-out text."""
 
 from dataclasses import asdict, dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +15,26 @@ from cdcd.training.config import RunConfig
 from cdcd.training.draws import conditioning_masks
 
 NUM_LEVELS = 12
+
+
+@runtime_checkable
+class Report(Protocol):
+    """What every validation says: a loss in nats a token, and more by model."""
+
+    @property
+    def loss(self) -> float: ...
+    def as_dict(self) -> dict[str, object]: ...
+
+
+@dataclass(frozen=True)
+class TokenReport:
+    """Next-token prediction: nats a token."""
+
+    loss: float
+    num_tokens: int
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
 
 
 @dataclass(frozen=True)

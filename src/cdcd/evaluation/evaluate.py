@@ -1,0 +1,418 @@
+"""Evaluation: samples of one or more runs beside real text and a baseline, before one judge (§6.2, §6.5)."""
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from cdcd.data.corpus import BUILT_IN, to_sequences
+from cdcd.data.shards import InMemory, Sequences, TokenDataset, is_dataset
+from cdcd.data.tokenizer import Tokenizer, tokenizer_hash
+from cdcd.evaluation import texts as controls
+from cdcd.evaluation.exact import exact_scores
+from cdcd.evaluation.judge import HUGGING_FACE, Judge, load_judge, score, split_texts
+from cdcd.evaluation.matches import MatchSummary, longest_matches, summarise_matches
+from cdcd.evaluation.mauve import mauve
+from cdcd.evaluation.report import Measured, Report, Row
+from cdcd.evaluation.statistics import first_tokens, text_statistics
+from cdcd.evaluation.texts import Texts, flat_arrays, full_documents, held_out_texts
+from cdcd.evaluation.uncertainty import pooled_entropy_interval, ratio_interval
+from cdcd.generation import AutoregressiveTextModel, DiffusionTextModel, load
+from cdcd.text_model import TextModel
+from cdcd.training.checkpoint import RunDirectory
+from cdcd.training.config import RunConfig
+from cdcd.training.run import load_corpus, load_documents, prepared_sequences
+from cdcd.training.validation import validate
+
+Setting = dict[str, Any]
+NUM_EXAMPLES = 8
+FEWEST_FOR_MAUVE = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """How samples are drawn and measured."""
+
+    protocol: Literal["half", "random"] = "half"
+    """Given prefix: `half` the sequence (the paper's tables 1 and 2), or a `random` length from nothing to
+    half (its Table 3)."""
+    sequences: Literal["layout", "documents"] = "layout"
+    """Held-out sequences: in the run's own `layout`, or only `documents` that fill one, cropped to it; an
+    autoregressive model then never ends a document (§6.5)."""
+    split: str = "auto"
+    """Held-out part of a prepared data set; `auto`: test where there is one, else valid."""
+    num_samples: int = 1024
+    """Samples for each setting and seed."""
+    num_seeds: int = 1
+    """Sets of samples for each run and setting."""
+    seed: int = 0
+    """First seed."""
+    batch_size: int = 256
+    """Sequences at a time."""
+    mauve: bool = True
+    """Measure MAUVE from the judge's features."""
+    matches: bool = True
+    """Find the longest match of each sample with the training set."""
+    controls: bool = False
+    """Also measure shuffled text, unigram samples and pieces of the training set."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_samples", "num_seeds", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least 1")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A set of samples to be drawn."""
+
+    system: str
+    run: str
+    model: TextModel
+    base: Setting
+    changes: Setting
+    """What the report shows of the settings."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A set of samples of a system under one setting."""
+
+    system: str
+    settings: tuple[tuple[str, Any], ...]
+    source: str
+    texts: Texts
+    seconds: float | None = None
+
+
+def sweep_settings(sweeps: Sequence[str]) -> list[Setting]:
+    """Every combination of `name=value,value` sweeps; without one, the single setting of no changes."""
+    names, values = [], []
+    for text in sweeps:
+        name, found, listed = text.partition("=")
+        if not found or not listed:
+            raise ValueError(f"a sweep is written name=value,value, not {text!r}")
+        names.append(name.strip().lstrip("-").replace("-", "_"))
+        values.append([value.strip() for value in listed.split(",")])
+    return [dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*values)]
+
+
+class Evaluation:
+    """The models, the held-out text and the judge of one evaluation."""
+
+    def __init__(
+        self,
+        runs: Sequence[Path],
+        judge: str,
+        config: EvaluationConfig,
+        *,
+        baseline: Path | None = None,
+        data: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        console: Console | None = None,
+    ) -> None:
+        self.config, self.console = config, console or Console()
+        self.base = dict(settings or {})
+        self.models = {str(run): load(run, device=device, dtype=dtype) for run in runs}
+        self.model = next(iter(self.models.values()))
+        self.tokenizer = self.model.tokenizer
+        self.run = _with_source(self.model.config, data)
+        self.baseline = load(baseline, device=device, dtype=dtype) if baseline else None
+        for model in (*self.models.values(), self.baseline):
+            if model is not None:
+                _check_comparable(model, self.model)
+        self.judge: Judge = load_judge(
+            judge, self.tokenizer, self.model.length, device=device, dtype=dtype
+        )
+        self.judge_facts = _about_judge(judge, self.run, data)
+        self.held_out = held_out_sequences(self.run, self.tokenizer, config)
+        self.real = self._counted(
+            held_out_texts(self.held_out, config.num_samples, config.protocol, seed=config.seed)
+        )
+        if not bool(self.real.is_generated.any()):
+            raise ValueError(
+                "the held-out text has no token to generate: its documents are too short"
+            )
+
+    def _counted(self, texts: Texts) -> Texts:
+        return texts.until_end() if self.run.data.layout == "documents" else texts
+
+    def report(
+        self, settings: Sequence[Setting] = ({},), baseline_settings: Sequence[Setting] = ({},)
+    ) -> Report:
+        """Sample every system under every setting, and measure all at equal token counts."""
+        self._check_settings(settings, baseline_settings)
+        found = list(self._all_samples(settings, baseline_settings))
+        return Report(
+            rows=self._rows(found),
+            judge=self.judge_facts,
+            protocol=self._protocol(),
+            denoising=denoising_quality(self.model, self.held_out),
+            examples=self._examples(found),
+        )
+
+    def _check_settings(
+        self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]
+    ) -> None:
+        """Refuse a bad setting before an hour of sampling, not after."""
+        for model in self.models.values():
+            for changes in settings:
+                model.settings({**self.base, **changes})
+        if self.baseline is not None:
+            for changes in baseline_settings:
+                self.baseline.settings(changes)
+
+    # Samples
+
+    def _all_samples(
+        self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]
+    ) -> Iterator[Samples]:
+        config = self.config
+        yield Samples("data", (), "held-out text", self.real)
+        if config.controls:
+            yield from self._controls()
+        seeds = range(config.seed, config.seed + config.num_seeds)
+        jobs = [
+            Job(self._name(model), run, model, self.base, changes, seed)
+            for run, model in self.models.items()
+            for changes, seed in itertools.product(settings, seeds)
+        ]
+        if self.baseline is not None:
+            jobs += [
+                Job("baseline", "baseline", self.baseline, {}, changes, seed)
+                for changes, seed in itertools.product(baseline_settings, seeds)
+            ]
+        with Progress(console=self.console, transient=True) as progress:
+            for job in progress.track(jobs, description="sampling"):
+                yield self._sampled(job)
+
+    def _name(self, model: TextModel) -> str:
+        return "cdcd" if isinstance(model, DiffusionTextModel) else "autoregressive"
+
+    def _controls(self) -> Iterator[Samples]:
+        training = training_sequences(self.run, self.tokenizer)
+        for name, texts in (
+            ("control: shuffled", controls.shuffled(self.real)),
+            ("control: unigram", controls.unigram(self.real)),
+            ("control: spliced", controls.spliced(self.real, training)),
+        ):
+            yield Samples(name, (), "control", texts)
+
+    def _sampled(self, job: "Job") -> Samples:
+        started = time.perf_counter()
+        settings = {**job.base, **job.changes}
+        if isinstance(job.model, AutoregressiveTextModel) and self.config.sequences == "documents":
+            settings["suppress_eos"] = True
+        prompts = held_out_texts(
+            self.held_out, self.config.num_samples, self.config.protocol, seed=self.config.seed
+        )
+        texts = sample_texts(job.model, prompts, settings, job.seed, self.config.batch_size)
+        seconds = time.perf_counter() - started
+        source = f"{job.run}, seed {job.seed}"
+        return Samples(
+            job.system, tuple(job.changes.items()), source, self._counted(texts), seconds
+        )
+
+    # Measurements
+
+    def _rows(self, found: Sequence[Samples]) -> list[Row]:
+        num_tokens = min(int(each.texts.is_generated.sum()) for each in found)
+        if num_tokens == 0:
+            raise ValueError("one of the sets has no generated token: nothing can be measured")
+        matches = self._matches(found)
+        real_features = self._features(self.real)
+        rows: dict[tuple[str, Any], Row] = {}
+        for each, match in zip(found, matches, strict=True):
+            key = (each.system, each.settings)
+            row = rows.setdefault(key, Row(each.system, dict(each.settings), []))
+            row.measured.append(self._measured(each, num_tokens, match, real_features))
+        return list(rows.values())
+
+    def _measured(
+        self,
+        samples: Samples,
+        num_tokens: int,
+        match: MatchSummary | None,
+        real_features: torch.Tensor | None,
+    ) -> Measured:
+        texts = samples.texts
+        scores = score(self.judge, texts, self.tokenizer)
+        similarity = None
+        if real_features is not None and samples.system != "data":
+            features = self._features(texts)
+            assert features is not None
+            similarity = mauve(real_features, features, seed=self.config.seed).score
+        return Measured(
+            source=samples.source,
+            nll=ratio_interval(scores.nats, scores.num_tokens.double(), seed=self.config.seed),
+            nats_per_byte=float(scores.nats.sum() / scores.num_bytes.sum().clamp(min=1)),
+            entropy=pooled_entropy_interval(
+                *first_tokens(texts.tokens, texts.is_generated, num_tokens)
+            ),
+            statistics=text_statistics(texts.tokens, texts.is_generated, num_tokens=num_tokens),
+            mauve=similarity,
+            matches=match,
+            exact=exact_scores(texts, self.run.data, self.tokenizer, self.judge),
+            seconds=samples.seconds,
+        )
+
+    def _features(self, texts: Texts) -> torch.Tensor | None:
+        if not self.config.mauve or len(texts) < FEWEST_FOR_MAUVE:
+            return None
+        return self.judge.features(texts)
+
+    def _matches(self, found: Sequence[Samples]) -> list[MatchSummary | None]:
+        """One pass over the training set for all samples together."""
+        if not self.config.matches:
+            return [None] * len(found)
+        training = training_sequences(self.run, self.tokenizer)
+        lengths = longest_matches(
+            torch.cat([each.texts.tokens for each in found]),
+            torch.cat([each.texts.is_generated for each in found]),
+            flat_arrays(training),
+        )
+        parts = lengths.split([len(each.texts) for each in found])
+        return [
+            summarise_matches(part, each.texts.is_generated)
+            for part, each in zip(parts, found, strict=True)
+        ]
+
+    # What the report says besides
+
+    def _protocol(self) -> dict[str, Any]:
+        prefixes = {
+            "half": f"a prefix of {self.model.length // 2} given",
+            "random": f"a prefix of 0 to {self.model.length // 2} given",
+        }
+        config = asdict(self.config)
+        return config | {
+            "length": self.model.length,
+            "prefix": prefixes[self.config.protocol],
+            "settings": self.base,
+            "runs": {run: asdict(model.config) for run, model in self.models.items()},
+            "baseline": asdict(self.baseline.config) if self.baseline is not None else None,
+        }
+
+    def _examples(self, found: Sequence[Samples]) -> dict[str, list[str]]:
+        """The first few samples of each row, what was given in «»; none is chosen."""
+        examples: dict[str, list[str]] = {}
+        for each in found:
+            label = Row(each.system, dict(each.settings), []).label
+            if label not in examples:
+                pairs = split_texts(each.texts.first(NUM_EXAMPLES), self.tokenizer)
+                examples[label] = [f"«{before}»{after}" for before, after in pairs]
+        return examples
+
+
+def sample_texts(
+    model: TextModel, prompts: Texts, changes: Mapping[str, Any], seed: int, batch_size: int
+) -> Texts:
+    """Generate what is to be generated; sample i depends on (seed, i) alone."""
+    settings, parts = model.settings(changes), []
+    for start in range(0, len(prompts), batch_size):
+        rows = torch.arange(start, min(start + batch_size, len(prompts)))
+        tokens = model.fill(
+            prompts.tokens[rows].to(model.device),
+            prompts.is_generated[rows].to(model.device),
+            [(seed, int(row)) for row in rows],
+            settings,
+        )
+        parts.append(tokens.cpu())
+    return prompts.with_tokens(torch.cat(parts))
+
+
+def held_out_sequences(run: RunConfig, tokenizer: Tokenizer, config: EvaluationConfig) -> Sequences:
+    """The text that a run did not train on."""
+    data = run.data
+    if is_dataset(data.source):
+        dataset = TokenDataset(Path(data.source))
+        split = config.split
+        if split == "auto":
+            split = "test" if "test" in dataset.splits else "valid"
+        if split == data.split:
+            raise ValueError(
+                f"the split {split} is what the run trained on; choose another --split"
+            )
+        if config.sequences == "documents":
+            return dataset.full_documents(split, data.length)
+        return prepared_sequences(dataset, data, split)
+    if config.split not in ("auto", "valid"):
+        raise ValueError(f"--split {config.split} needs a prepared data set; leave it out")
+    documents = load_documents(run).valid
+    if config.sequences == "documents":
+        return full_documents(documents, tokenizer, data.length)
+    return InMemory(to_sequences(documents, tokenizer, length=data.length, layout=data.layout))
+
+
+def training_sequences(run: RunConfig, tokenizer: Tokenizer) -> Sequences:
+    """The text that a run trained on."""
+    return load_corpus(run, tokenizer).train
+
+
+def denoising_quality(model: TextModel, held_out: Sequences) -> dict[str, Any]:
+    """Cross-entropy and accuracy by noise level, with and without self-conditioning."""
+    if not isinstance(model, DiffusionTextModel):
+        return {}
+    rows = torch.arange(min(len(held_out), model.config.training.valid_sequences))
+    tokens = held_out.rows(rows).to(model.device)
+    shares = {"without self-conditioning": 0.0}
+    if model.config.objective.self_conditioning:
+        shares["with self-conditioning"] = 1.0
+    found = {}
+    for name, share in shares.items():
+        objective = replace(model.config.objective, self_conditioned_share=share)
+        config = replace(model.config, objective=objective)
+        report = validate(model.network, model.table, tokens, model.warp.schedule(), config)
+        found[name] = [asdict(level) for level in report.levels]
+    return found
+
+
+def _with_source(config: RunConfig, source: str | None) -> RunConfig:
+    """The run's configuration with its text somewhere else."""
+    if source is None:
+        if not is_dataset(config.data.source) and config.data.source not in BUILT_IN:
+            path = Path(config.data.source)
+            if not path.exists():
+                raise ValueError(f"the run's text {path} is not there; say where with --data PATH")
+        return config
+    return replace(config, data=replace(config.data, source=source))
+
+
+def _check_comparable(model: TextModel, reference: TextModel) -> None:
+    if tokenizer_hash(model.tokenizer) != tokenizer_hash(reference.tokenizer):
+        raise ValueError(
+            "the runs have different tokenizers, so their tokens cannot be compared; train the "
+            "baseline on the same prepared data set"
+        )
+    for name in ("length", "layout"):
+        ours, other = (getattr(m.config.data, name) for m in (model, reference))
+        if ours != other:
+            raise ValueError(f"the runs differ in data.{name}: {other} and {ours}")
+
+
+def _about_judge(name: str, run: RunConfig, data: str | None) -> dict[str, Any]:
+    if name.startswith(HUGGING_FACE):
+        return {"name": name, "about": "a Hugging Face model", "disjoint": False}
+    directory = RunDirectory(Path(name))
+    config = directory.config
+    same_text = config.data.source == run.data.source or data is not None
+    disjoint = same_text and config.data.split != run.data.split
+    if run.data.source in BUILT_IN:
+        disjoint = config.training.seed != run.training.seed
+    where = f"{config.data.source} ({config.data.split})"
+    return {
+        "name": name,
+        "about": f"{config.network.num_blocks} × {config.network.width}, trained on {where}",
+        "disjoint": disjoint,
+        "step": directory.steps()[-1],
+        "config": asdict(config),
+    }

@@ -1,0 +1,265 @@
+"""Judges: autoregressive models that say how likely a text is (AR-NLL, §6.2), and describe it (MAUVE).
+
+A judge with the generator's tokenizer reads the very tokens. Any other reads text: the given part and
+the generated part are tokenised on their own, so that the boundary stays where it is, and its nats are
+also counted per byte, since its tokens are not the generator's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from cdcd.data.tokenizer import EOS, PAD, Tokenizer, tokenizer_hash
+from cdcd.evaluation.texts import Texts
+from cdcd.generation import AutoregressiveTextModel, load
+from cdcd.networks.autoregressive import token_nll
+from cdcd.networks.precision import choose_device
+
+HUGGING_FACE = "hf:"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a judge says of each sample."""
+
+    nats: Float[Tensor, " samples"]
+    """−ln p of the generated part given the rest before it."""
+    num_tokens: Int[Tensor, " samples"]
+    """Generated tokens, by the generator's tokenizer."""
+    num_bytes: Int[Tensor, " samples"]
+    """UTF-8 bytes of the generated text."""
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """Scores texts, and describes them by features."""
+
+    @property
+    def name(self) -> str: ...
+    def nats(self, texts: Texts) -> Float[Tensor, " samples"]: ...
+    def features(self, texts: Texts) -> Float[Tensor, "samples width"]: ...
+
+
+def score(judge: Judge, texts: Texts, tokenizer: Tokenizer) -> Scores:
+    """A judge's scores, with the counts that they are divided by."""
+    num_bytes = [
+        len(generated.encode("utf-8", "surrogateescape"))
+        for _, generated in split_texts(texts, tokenizer)
+    ]
+    return Scores(judge.nats(texts), texts.is_generated.sum(1), torch.tensor(num_bytes))
+
+
+def split_texts(texts: Texts, tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """The text before the generated part, and the generated part; documents end with a line."""
+    pairs = []
+    for row, generated in zip(texts.tokens.tolist(), texts.is_generated.tolist(), strict=True):
+        places = [i for i, flag in enumerate(generated) if flag]
+        start, end = (places[0], places[-1] + 1) if places else (len(row), len(row))
+        whole = _decode(row[:end], tokenizer)
+        before = _decode(row[:start], tokenizer)
+        # A word tokenizer puts a space between the two: cut the whole instead of decoding the rest.
+        cut = len(before) if whole.startswith(before) else 0
+        pairs.append((before, whole[cut:] if cut else _decode(row[start:end], tokenizer)))
+    return pairs
+
+
+def _decode(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
+    documents: list[list[int]] = [[]]
+    for token in tokens:
+        if token == EOS:
+            documents.append([])
+        elif token != PAD:
+            documents[-1].append(token)
+    return "\n".join(tokenizer.decode(document) for document in documents)
+
+
+class TokenJudge:
+    """An autoregressive run that shares the generator's tokenizer."""
+
+    def __init__(self, name: str, model: AutoregressiveTextModel, batch_size: int = 256) -> None:
+        self.name, self.model, self.batch_size = name, model, batch_size
+
+    @torch.no_grad()
+    def nats(self, texts: Texts) -> Float[Tensor, " samples"]:
+        parts = []
+        for tokens, counts in zip(*self._batches(texts), strict=True):
+            tokens = tokens.to(self.model.device)
+            nll = token_nll(self.model.network(tokens), tokens).cpu()
+            parts.append((nll * counts).sum(1))
+        return torch.cat(parts).double()
+
+    @torch.no_grad()
+    def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
+        with self.model.network.precision():
+            parts = [
+                self.model.model.features(tokens.to(self.model.device)).float()
+                for tokens in texts.tokens.split(self.batch_size)
+            ]
+        return torch.cat(parts)
+
+    def _batches(self, texts: Texts) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        return texts.tokens.split(self.batch_size), texts.is_generated.split(self.batch_size)
+
+
+class TextJudge:
+    """A judge with a tokenizer of its own: reads the text that the generator's tokens stand for."""
+
+    def __init__(
+        self, name: str, reader: "Reader", tokenizer: Tokenizer, batch_size: int = 64
+    ) -> None:
+        self.name, self.reader, self.tokenizer = name, reader, tokenizer
+        self.batch_size = batch_size
+
+    def nats(self, texts: Texts) -> Float[Tensor, " samples"]:
+        pairs = [self._fitted(*pair) for pair in split_texts(texts, self.tokenizer)]
+        found = []
+        for start in range(0, len(pairs), self.batch_size):
+            batch = pairs[start : start + self.batch_size]
+            nll = self.reader.nll(_padded([[*before, *after] for before, after in batch]))
+            found += [
+                row[len(before) : len(before) + len(after)].sum()
+                for row, (before, after) in zip(nll.cpu(), batch, strict=True)
+            ]
+        return torch.stack(found).double()
+
+    def _fitted(self, before: str, generated: str) -> tuple[list[int], list[int]]:
+        """Both parts as the judge's tokens, with the nearest context that fits."""
+        given, counted = self.reader.encode(before), self.reader.encode(generated)
+        if len(counted) > self.reader.length:
+            raise ValueError(
+                f"a generated text has {len(counted)} tokens by the judge {self.name}, which "
+                f"reads {self.reader.length}; use a judge of longer sequences"
+            )
+        return given[max(len(given) + len(counted) - self.reader.length, 0) :], counted
+
+    def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
+        """Of whole sequences; what is too long for the judge is cut at its end."""
+        rows = [
+            self.reader.encode(before + generated)[: self.reader.length]
+            for before, generated in split_texts(texts, self.tokenizer)
+        ]
+        batches = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
+        return torch.cat(
+            [self.reader.features(_padded(b), torch.tensor([len(r) for r in b])) for b in batches]
+        )
+
+
+def _padded(rows: Sequence[list[int]]) -> Int[Tensor, "batch seq"]:
+    """Rows of one length. What follows a row's end cannot change what a causal model says of it."""
+    longest = max(1, *(len(row) for row in rows))
+    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """A causal language model with its own tokens."""
+
+    @property
+    def length(self) -> int: ...
+    def encode(self, text: str) -> list[int]: ...
+    def nll(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq"]:
+        """−ln p of each token given those before it."""
+        ...
+
+    def features(
+        self, tokens: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"]
+    ) -> Float[Tensor, "batch width"]:
+        """The last hidden state after the first `lengths` tokens of each row."""
+        ...
+
+
+class RunReader:
+    """One of our autoregressive runs, reading text."""
+
+    def __init__(self, model: AutoregressiveTextModel) -> None:
+        self.model = model
+        self.length = model.length
+
+    def encode(self, text: str) -> list[int]:
+        return self.model.tokenizer.encode(text)
+
+    @torch.no_grad()
+    def nll(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq"]:
+        tokens = tokens.to(self.model.device)
+        return token_nll(self.model.network(tokens), tokens)
+
+    @torch.no_grad()
+    def features(
+        self, tokens: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"]
+    ) -> Float[Tensor, "batch width"]:
+        with self.model.network.precision():
+            states = self.model.model.states(tokens.to(self.model.device))
+        return states[torch.arange(len(tokens)), lengths].float()
+
+
+class HuggingFaceReader:
+    """Any causal model of `transformers`, by name or folder."""
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        try:
+            from transformers import (  # pyright: ignore[reportMissingImports]
+                AutoModelForCausalLM,
+                AutoTokenizer,
+            )
+        except ImportError:
+            raise ValueError(
+                f"the judge {HUGGING_FACE}{name} needs transformers: pip install 'cdcd[judge]'"
+            ) from None
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(name)
+            self.model: Any = AutoModelForCausalLM.from_pretrained(name).to(device).eval()
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"the judge {HUGGING_FACE}{name} cannot be loaded: {reason}") from None
+        self.device = device
+        ends = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id, 0)
+        self.start = next(token for token in ends if token is not None)
+        # One place is taken by the start.
+        self.length = int(getattr(self.model.config, "max_position_embeddings", 1024)) - 1
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def _inputs(self, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch inputs"]:
+        return F.pad(tokens.to(self.device), (1, 0), value=self.start)
+
+    @torch.no_grad()
+    def nll(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq"]:
+        logits = self.model(self._inputs(tokens)).logits.float()[:, :-1]
+        return token_nll(logits, tokens.to(self.device))
+
+    @torch.no_grad()
+    def features(
+        self, tokens: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"]
+    ) -> Float[Tensor, "batch width"]:
+        found = self.model(self._inputs(tokens), output_hidden_states=True).hidden_states[-1]
+        return found[torch.arange(len(tokens)), lengths].float()
+
+
+def load_judge(
+    name: str, tokenizer: Tokenizer, length: int, *, device: str = "auto", dtype: str = "auto"
+) -> Judge:
+    """A judge by name: a run directory of an autoregressive model, or hf:NAME."""
+    if name.startswith(HUGGING_FACE):
+        reader = HuggingFaceReader(name.removeprefix(HUGGING_FACE), choose_device(device))
+        return TextJudge(name, reader, tokenizer)
+    model = load(Path(name), device=device, dtype=dtype)
+    if not isinstance(model, AutoregressiveTextModel):
+        raise ValueError(
+            f"the judge {name} is a diffusion model; train one with: "
+            f"cdcd train --model autoregressive --data.split judge"
+        )
+    if tokenizer_hash(model.tokenizer) != tokenizer_hash(tokenizer):
+        return TextJudge(name, RunReader(model), tokenizer)
+    if model.length < length:
+        raise ValueError(
+            f"the judge {name} reads sequences of {model.length} tokens, the generator writes {length}; "
+            f"train the judge with --data.length {length}"
+        )
+    return TokenJudge(name, model)

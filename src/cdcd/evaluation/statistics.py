@@ -1,0 +1,216 @@
+"""Statistics of generated text that need no other model: entropy, diversity, repetition (§6.2).
+
+Text is an array of tokens with a mask, True at the positions that count. With n(v) the count of
+token v among all N positions that count, the paper's unigram entropy is
+
+    H = -Σ_v n(v)/N · ln n(v)/N.
+
+H and the shares of distinct n-grams depend on N, so they are compared at equal N only. An n-gram is
+n adjacent positions that all count. A share of nothing is 0, as is the entropy of nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+LONGEST_NGRAM = 4
+"""`text_statistics` counts n-grams up to this length, and repetition at this length."""
+
+
+@dataclass(frozen=True)
+class TextStatistics:
+    """Entropy, diversity and repetition of a set of texts."""
+
+    num_samples: int
+    """Texts of which at least the beginning was counted."""
+    num_tokens: int
+    """Positions counted: the statistics of two sets compare where this is equal."""
+    entropy: float
+    """Unigram entropy in nats of all positions pooled: the paper's H."""
+    sample_entropy: float
+    """Mean of the unigram entropies, in nats, of the single texts."""
+    distinct: tuple[float, ...]
+    """Distinct n-grams per n-gram, for n = 1, 2, …"""
+    repetition: float
+    """Share of the longest n-grams that occurred before in the same text, averaged over texts."""
+    stutter: float
+    """Share of positions that repeat the position just before."""
+    duplicate_share: float
+    """Texts that equal an earlier one."""
+
+
+def text_statistics(
+    tokens: Int[Tensor, "samples seq"],
+    is_generated: Bool[Tensor, "samples seq"],
+    *,
+    num_tokens: int | None = None,
+) -> TextStatistics:
+    """All statistics, of the first `num_tokens` positions that count."""
+    tokens, is_generated = first_tokens(tokens, is_generated, num_tokens)
+    ngrams = _ngrams(tokens, is_generated, LONGEST_NGRAM)
+    return TextStatistics(
+        num_samples=len(tokens),
+        num_tokens=int(is_generated.sum()),
+        entropy=pooled_entropy(tokens, is_generated),
+        sample_entropy=sample_entropy(tokens, is_generated),
+        distinct=tuple(_distinct_share(ngram) for ngram in ngrams),
+        repetition=_mean_repetition(ngrams[-1]),
+        stutter=stutter(tokens, is_generated),
+        duplicate_share=duplicate_share(tokens, is_generated),
+    )
+
+
+def first_tokens(
+    tokens: Int[Tensor, "samples seq"],
+    is_generated: Bool[Tensor, "samples seq"],
+    num_tokens: int | None,
+) -> tuple[Int[Tensor, "kept seq"], Bool[Tensor, "kept seq"]]:
+    """The samples in order, up to the `num_tokens`-th position that counts; None keeps all.
+
+    Whole samples and not positions drawn at random: tokens of one text depend on each other, so the
+    same number of positions spread over more texts would show a higher entropy.
+    """
+    if num_tokens is None:
+        return tokens, is_generated
+    position = is_generated.flatten().cumsum(0).view(is_generated.shape)
+    available = int(is_generated.sum())
+    if not 1 <= num_tokens <= available:
+        raise ValueError(f"num_tokens is {num_tokens}; choose 1 to the {available} that count")
+    begins_before = position[:, 0] - is_generated[:, 0].long() < num_tokens
+    return tokens[begins_before], (is_generated & (position <= num_tokens))[begins_before]
+
+
+def pooled_entropy(
+    tokens: Int[Tensor, "samples seq"],
+    is_generated: Bool[Tensor, "samples seq"],
+    *,
+    num_tokens: int | None = None,
+) -> float:
+    """Unigram entropy in nats of the positions of all samples together, the paper's H (§6.2).
+
+    With `num_tokens`, of the subset that `first_tokens` keeps.
+    """
+    tokens, is_generated = first_tokens(tokens, is_generated, num_tokens)
+    counts = torch.bincount(_counted(tokens, is_generated)).double()
+    total = counts.sum().clamp(min=1)
+    return float(total.log() - torch.xlogy(counts, counts).sum() / total)
+
+
+def equal_count_entropies(
+    texts: Mapping[str, tuple[Int[Tensor, "..."], Bool[Tensor, "..."]]],
+) -> dict[str, float]:
+    """The pooled entropy of several sets, each given as (tokens, is_generated), cut to the smallest."""
+    if not texts:
+        return {}
+    num_tokens = min(int(is_generated.sum()) for _, is_generated in texts.values())
+    if num_tokens == 0:
+        raise ValueError("the smallest set has 0 positions that count; leave empty sets out")
+    return {name: pooled_entropy(*text, num_tokens=num_tokens) for name, text in texts.items()}
+
+
+def sample_entropy(
+    tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]
+) -> float:
+    """Mean over samples of each sample's own unigram entropy in nats; empty samples do not count."""
+    rows, counts = counts_by_sample(tokens, is_generated)[::2]
+    totals = is_generated.sum(1).double()
+    surprise = -torch.xlogy(counts, counts / totals[rows]) / totals[rows]
+    return float(surprise.sum() / (totals > 0).sum().clamp(min=1))
+
+
+def distinct(
+    tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"], n: int
+) -> float:
+    """Distinct n-grams per n-gram, over all samples together."""
+    return _distinct_share(_ngrams(tokens, is_generated, n)[-1])
+
+
+def repetition(
+    tokens: Int[Tensor, "samples seq"],
+    is_generated: Bool[Tensor, "samples seq"],
+    n: int = LONGEST_NGRAM,
+) -> float:
+    """Share of a sample's n-grams that occurred earlier in it, averaged over samples that have any."""
+    return _mean_repetition(_ngrams(tokens, is_generated, n)[-1])
+
+
+def stutter(tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]) -> float:
+    """Share of positions equal to the position just before, over adjacent positions that count."""
+    is_pair = is_generated[:, 1:] & is_generated[:, :-1]
+    is_repeat = is_pair & (tokens[:, 1:] == tokens[:, :-1])
+    return int(is_repeat.sum()) / max(int(is_pair.sum()), 1)
+
+
+def duplicate_share(
+    tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]
+) -> float:
+    """Share of samples whose tokens that count equal, in order, those of an earlier sample."""
+    if not tokens.numel():
+        return 0.0
+    order = (~is_generated).long().argsort(dim=1, stable=True)
+    parts = tokens.masked_fill(~is_generated, -1).gather(1, order)
+    return 1 - len(torch.unique(parts, dim=0)) / len(parts)
+
+
+def counts_by_sample(
+    tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]
+) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"], Float[Tensor, " pairs"]]:
+    """How often each sample has each of its tokens: (sample, token, count), sorted by sample."""
+    counted = _counted(tokens, is_generated)
+    base = int(counted.max()) + 1 if len(counted) else 1
+    rows = is_generated.nonzero()[:, 0]
+    pairs, counts = torch.unique(rows * base + counted, return_counts=True)
+    return pairs // base, pairs % base, counts.double()
+
+
+def _counted(tokens: Tensor, is_generated: Tensor) -> Int[Tensor, " counted"]:
+    counted = tokens[is_generated]
+    if len(counted) and int(counted.min()) < 0:
+        raise ValueError(f"a token is {int(counted.min())}; tokens are 0 or more: mask padding out")
+    return counted
+
+
+@dataclass(frozen=True)
+class _Ngrams:
+    """The n-grams of one length: equal ids are equal n-grams."""
+
+    ids: Int[Tensor, "samples windows"]
+    is_whole: Bool[Tensor, "samples windows"]
+    """True where all positions count."""
+
+
+def _ngrams(tokens: Tensor, is_generated: Tensor, longest: int) -> list[_Ngrams]:
+    """All n-grams for n = 1 … longest; each is numbered by its (n-1)-gram and its last token."""
+    if longest < 1:
+        raise ValueError(f"n is {longest}; an n-gram has 1 token or more: choose n >= 1")
+    singles = _dense(tokens)
+    found = [_Ngrams(singles, is_generated)]
+    base = tokens.numel() + 1
+    for n in range(2, longest + 1):
+        ids, is_whole = found[-1].ids[:, :-1], found[-1].is_whole[:, :-1]
+        last = slice(n - 1, None)
+        found.append(
+            _Ngrams(_dense(ids * base + singles[:, last]), is_whole & is_generated[:, last])
+        )
+    return found
+
+
+def _dense(ids: Tensor) -> Tensor:
+    """Equal numbers for equal ids, from 0 without gaps, so that their products cannot overflow."""
+    return torch.unique(ids, return_inverse=True)[1].view(ids.shape)
+
+
+def _distinct_share(ngrams: _Ngrams) -> float:
+    ids = ngrams.ids[ngrams.is_whole]
+    return int((torch.bincount(ids) > 0).sum()) / max(len(ids), 1)
+
+
+def _mean_repetition(ngrams: _Ngrams) -> float:
+    ordered = ngrams.ids.masked_fill(~ngrams.is_whole, -1).sort(dim=1).values
+    is_repeat = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    totals = ngrams.is_whole.sum(1).double()
+    shares = is_repeat.sum(1) / totals.clamp(min=1)
+    return float(shares.sum() / (totals > 0).sum().clamp(min=1))

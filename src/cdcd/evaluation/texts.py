@@ -1,0 +1,128 @@
+"""Texts under evaluation: real or generated sequences, with the positions that are measured.
+
+The paper's protocols (§6.2, §6.5): for AR-NLL and entropy a prefix of half the sequence is given; for
+MAUVE (Table 3) a prefix of random length from nothing to half.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from cdcd.data.shards import InMemory, Sequences
+from cdcd.data.tokenizer import EOS, Tokenizer
+from cdcd.seeding import generator_for
+
+Protocol = Literal["half", "random"]
+ROWS_AT_ONCE = 1 << 17
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Whole sequences, True where they were generated (in real text: where a model would generate)."""
+
+    tokens: Int[Tensor, "samples seq"]
+    is_generated: Bool[Tensor, "samples seq"]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def with_tokens(self, tokens: Int[Tensor, "samples seq"]) -> "Texts":
+        """Other tokens at the same positions."""
+        return replace(self, tokens=tokens)
+
+    def first(self, count: int) -> "Texts":
+        return Texts(self.tokens[:count], self.is_generated[:count])
+
+    def until_end(self) -> "Texts":
+        """Count nothing after the end of the document: the layout of one document a sequence."""
+        is_end = (self.tokens == EOS) & self.is_generated
+        ended_before = is_end.cumsum(1) - is_end.long() > 0
+        given = (self.tokens == EOS) & ~self.is_generated
+        counted = self.is_generated & ~ended_before & ~given.any(1, keepdim=True)
+        return replace(self, is_generated=counted)
+
+
+def held_out_texts(
+    sequences: Sequences, num_samples: int, protocol: Protocol, *, seed: int = 0
+) -> Texts:
+    """Random held-out sequences, each once, with the part that is to be generated."""
+    if num_samples < 1:
+        raise ValueError(f"num_samples is {num_samples}, it must be at least 1")
+    if num_samples > len(sequences):
+        raise ValueError(
+            f"{num_samples} samples were asked for, but the held-out text has {len(sequences)} "
+            f"sequences of {sequences.length} tokens; lower --num-samples or hold out more text"
+        )
+    order = torch.randperm(len(sequences), generator=generator_for(seed, "held-out texts"))
+    tokens = sequences.rows(order[:num_samples])
+    return Texts(tokens, _generated(tokens, protocol, seed))
+
+
+def _generated(tokens: Tensor, protocol: Protocol, seed: int) -> Bool[Tensor, "samples seq"]:
+    samples, length = tokens.shape
+    given = torch.full((samples, 1), length // 2)
+    if protocol == "random":
+        generator = generator_for(seed, "prompt lengths")
+        given = torch.randint(length // 2 + 1, (samples, 1), generator=generator)
+    return (torch.arange(length) >= given).expand(samples, length)
+
+
+def full_documents(documents: Sequence[str], tokenizer: Tokenizer, length: int) -> Sequences:
+    """The first `length` tokens of the documents that have so many."""
+    encoded = (tokenizer.encode(text) for text in documents)
+    rows = [tokens[:length] for tokens in encoded if len(tokens) >= length]
+    if not rows:
+        raise ValueError(
+            f"no held-out document has {length} tokens; leave out --sequences documents"
+        )
+    return InMemory(torch.tensor(rows, dtype=torch.int32))
+
+
+def flat_arrays(sequences: Sequences) -> Iterator[np.ndarray]:
+    """All tokens of a text in long arrays, each beginning with the last sequence of the one before."""
+    for start in range(0, len(sequences), ROWS_AT_ONCE):
+        rows = torch.arange(max(start - 1, 0), min(start + ROWS_AT_ONCE, len(sequences)))
+        yield sequences.rows(rows).flatten().numpy()
+
+
+# Negative controls: what looks like text to one measure and must be told from it by another.
+
+
+def shuffled(texts: Texts, *, seed: int = 0) -> Texts:
+    """The real words of each sample in random order: unigram statistics without any syntax."""
+    generator = generator_for(seed, "shuffled")
+    noise = torch.rand(texts.tokens.shape, generator=generator)
+    places = torch.arange(texts.tokens.shape[1]).expand_as(texts.tokens)
+    # Given positions keep their place; generated ones are sorted by noise among themselves.
+    order = torch.where(texts.is_generated, noise + 1, places / places.shape[1] - 1).argsort(1)
+    slots = torch.where(texts.is_generated, places + places.shape[1], places).argsort(1)
+    mixed = torch.empty_like(texts.tokens)
+    mixed.scatter_(1, slots, texts.tokens.gather(1, order))
+    return texts.with_tokens(mixed)
+
+
+def unigram(texts: Texts, *, seed: int = 0) -> Texts:
+    """Tokens drawn independently from the real text's own frequencies."""
+    pool = texts.tokens[texts.is_generated]
+    generator = generator_for(seed, "unigram")
+    drawn = pool[torch.randint(len(pool), texts.tokens.shape, generator=generator)]
+    return texts.with_tokens(torch.where(texts.is_generated, drawn, texts.tokens))
+
+
+def spliced(texts: Texts, training: Sequences, *, seed: int = 0) -> Texts:
+    """Continuations copied from the training set, two pieces each: fluent, and stolen."""
+    generator = generator_for(seed, "spliced")
+    length = texts.tokens.shape[1]
+    pieces = [
+        training.rows(torch.randint(len(training), (len(texts),), generator=generator))
+        for _ in range(2)
+    ]
+    half = torch.arange(length) < 3 * length // 4
+    return texts.with_tokens(
+        torch.where(texts.is_generated, torch.where(half, *pieces), texts.tokens)
+    )

@@ -1,0 +1,129 @@
+"""Decoding: sequences drawn from an autoregressive model, token by token, left to right.
+
+Each token is drawn by inverting the distribution function of the model's probabilities at a uniform
+number, one for each row and position. So a text depends on its own row of numbers and not on its batch.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from cdcd.diffusion.interpolation import probabilities
+from cdcd.networks.autoregressive import AutoregressiveModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig:
+    """How tokens are drawn: temperature, then the top k, then the nucleus."""
+
+    temperature: float = 1.0
+    """Divides the logits; 0 always takes the most likely token."""
+    top_k: int = 0
+    """Keep this many of the most likely tokens; 0 keeps all."""
+    nucleus: float = 1.0
+    """Keep the most likely tokens up to this mass."""
+    suppress_eos: bool = False
+    """Never end a document: every sequence is filled, as the paper does for MAUVE (§6.5)."""
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_k"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, it must not be negative")
+        if not 0 < self.nucleus <= 1:
+            raise ValueError(f"nucleus is {self.nucleus}, it must be above 0 and at most 1")
+
+
+@torch.no_grad()
+def decode(
+    model: AutoregressiveModel,
+    tokens: Int[Tensor, "batch seq"],
+    is_given: Bool[Tensor, "batch seq"],
+    u: Float[Tensor, "batch seq"],
+    config: DecodingConfig,
+    *,
+    suppress: Sequence[int] = (),
+    callback: Callable[[int], None] | None = None,
+) -> Int[Tensor, "batch seq"]:
+    """Continue each row's given tokens, which come first; tokens that are not given are not read.
+
+    `u` holds uniform numbers in [0, 1). Tokens in `suppress` are never drawn. The callback gets each
+    position when it is filled. The precision is that of the model, or of torch.autocast around it.
+    """
+    _check(model, is_given, u, suppress)
+    shared, length = int(is_given.all(0).sum()), tokens.shape[1]
+    if shared == length:
+        return tokens.clone()
+    filled, positions = tokens.clone(), torch.arange(length, device=tokens.device)
+    banned = torch.tensor(suppress, dtype=torch.long, device=tokens.device)
+    caches = model.new_caches(len(tokens), length)
+    # All rows' common beginning is read at once, what follows one position at a time.
+    inputs, read = model.inputs(tokens[:, :shared]), positions[: shared + 1]
+    for i in range(shared, length):
+        logits = model.next_logits(inputs, read, caches)
+        drawn = draw(logits.index_fill(-1, banned, -torch.inf), u[:, i], config)
+        filled[:, i] = torch.where(is_given[:, i], tokens[:, i], drawn)
+        inputs, read = filled[:, i : i + 1], positions[i + 1 : i + 2]
+        if callback is not None:
+            callback(i)
+    return filled
+
+
+def draw(
+    logits: Float[Tensor, "batch vocab"], u: Float[Tensor, " batch"], config: DecodingConfig
+) -> Int[Tensor, " batch"]:
+    """One token a row."""
+    if config.temperature == 0:
+        return logits.argmax(-1)
+    logits = keep_top_k(logits.to(torch.promote_types(logits.dtype, torch.float32)), config.top_k)
+    return invert(
+        probabilities(logits, softmax_temperature=config.temperature, nucleus=config.nucleus), u
+    )
+
+
+def keep_top_k(logits: Float[Tensor, "batch vocab"], k: int) -> Float[Tensor, "batch vocab"]:
+    """Give all but the k most likely tokens no chance; 0 keeps all."""
+    if not 0 < k < logits.shape[-1]:
+        return logits
+    values, tokens = logits.topk(k, dim=-1)
+    return torch.full_like(logits, -torch.inf).scatter(-1, tokens, values)
+
+
+def invert(
+    probs: Float[Tensor, "batch vocab"], u: Float[Tensor, " batch"]
+) -> Int[Tensor, " batch"]:
+    """The token at which the distribution function first exceeds `u`.
+
+    Rounding must not let through a token without probability, so those are taken out of the sums.
+    """
+    cdf = torch.where(probs > 0, probs.double().cumsum(-1), 0.0)
+    level = u.double()[:, None] * cdf.amax(-1, keepdim=True)
+    # Where there are several largest values, argmax returns the first.
+    return (cdf > level).to(torch.uint8).argmax(-1)
+
+
+def _check(
+    model: AutoregressiveModel, is_given: Tensor, u: Tensor, suppress: Sequence[int]
+) -> None:
+    if is_given.shape[1] > model.length:
+        raise ValueError(
+            f"the sequences have {is_given.shape[1]} tokens, the model's at most {model.length}"
+        )
+    after_gap = is_given[:, 1:] & ~is_given[:, :-1]
+    if after_gap.any():
+        row, position = (int(i) for i in after_gap.nonzero()[0])
+        raise ValueError(
+            f"row {row} has a given token at position {position + 1} after a position that is not "
+            f"given; an autoregressive model can only continue a beginning"
+        )
+    if not ((u >= 0) & (u < 1)).all():
+        raise ValueError("the uniform numbers u must be at least 0 and below 1")
+    unknown = [token for token in suppress if not 0 <= token < model.vocab_size]
+    if unknown:
+        raise ValueError(
+            f"suppress has token {unknown[0]}, the model's are 0 to {model.vocab_size - 1}"
+        )
+    if len(set(suppress)) == model.vocab_size:
+        raise ValueError("suppress has every token of the vocabulary; leave at least one")

@@ -1,0 +1,299 @@
+"""What a Trainer trains: a diffusion model with its time warp, or an autoregressive one.
+
+A task owns the model, knows its loss, and learns what is learnt beside the model. The Trainer sees
+batches, gradients and checkpoints, and never asks which task it has.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from cdcd.diffusion.objective import Draws, training_loss
+from cdcd.diffusion.warping import TimeWarp
+from cdcd.networks.autoregressive import AutoregressiveModel, counted, token_nll
+from cdcd.networks.language_model import LanguageModel
+from cdcd.networks.precision import Autocast
+from cdcd.training.checkpoint import Tensors, with_prefix, without_prefix
+from cdcd.training.config import RunConfig
+from cdcd.training.draws import draw_for_step
+from cdcd.training.optimiser import make_adam
+from cdcd.training.validation import Report, TokenReport, validate
+
+RECENT = 8
+"""Batches whose losses are kept for the picture of the warp."""
+
+
+@dataclass(frozen=True)
+class PartLoss:
+    """The loss of a part of a batch: a sum over its targets, and each sequence's mean."""
+
+    total: Float[Tensor, ""]
+    per_sequence: Float[Tensor, " batch"]
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A model in training."""
+
+    @property
+    def model(self) -> nn.Module:
+        """What gradient descent trains."""
+        ...
+
+    @property
+    def matrices(self) -> nn.Module:
+        """The blocks, whose matrices Muon may take."""
+        ...
+
+    def draw(self, tokens: Int[Tensor, "batch seq"], step: int) -> Any:
+        """The random inputs of a step, for the whole batch."""
+        ...
+
+    def num_targets(self, tokens: Int[Tensor, "batch seq"], drawn: Any) -> Int[Tensor, ""]:
+        """How many tokens of the batch are predicted."""
+        ...
+
+    def loss(self, tokens: Int[Tensor, "batch seq"], drawn: Any, rows: slice) -> PartLoss:
+        """The loss of some rows of the batch."""
+        ...
+
+    def noise_levels(self, drawn: Any) -> Float[Tensor, " batch"] | None:
+        """The noise level of each row, where there is one: it is named where the loss breaks."""
+        ...
+
+    def after_step(self, drawn: Any, per_sequence: Float[Tensor, " batch"]) -> None:
+        """Learn what is learnt beside the model."""
+        ...
+
+    def validate(self, tokens: Int[Tensor, "sequences length"]) -> Report:
+        """How well held-out text is predicted."""
+        ...
+
+    def observed(self) -> dict[str, Any]:
+        """What a validation's line of metrics.jsonl says besides."""
+        ...
+
+    def weights(self) -> Tensors:
+        """What is learnt beside the model, for the checkpoint."""
+        ...
+
+    def optimiser_state(self) -> Tensors:
+        """What resuming needs besides."""
+        ...
+
+    def restore(self, weights: Tensors, optimiser: Tensors) -> None:
+        """Put both back."""
+        ...
+
+
+def build_model(config: RunConfig, vocab_size: int) -> LanguageModel | AutoregressiveModel:
+    """A newly initialised model, a function of the seed; the global generator is left as it was."""
+    with torch.random.fork_rng():
+        torch.manual_seed(config.training.seed)
+        if config.model == "autoregressive":
+            return AutoregressiveModel(
+                config.network,
+                vocab_size=vocab_size,
+                length=config.data.length,
+                tied=config.network.tied_head,
+            )
+        return LanguageModel(
+            config.network,
+            config.embedding,
+            config.process,
+            vocab_size=vocab_size,
+            length=config.data.length,
+        )
+
+
+def make_task(
+    config: RunConfig, vocab_size: int, *, device: torch.device, dtype: torch.dtype
+) -> Task:
+    """The task of a run."""
+    model = build_model(config, vocab_size).to(device)
+    compiled = config.training.compile
+    wanted = compiled == "on" or (compiled == "auto" and device.type == "cuda")
+    if isinstance(model, AutoregressiveModel):
+        return AutoregressiveTask(config, model, device=device, dtype=dtype, compile_it=wanted)
+    return DiffusionTask(config, model, device=device, dtype=dtype, compile_it=wanted)
+
+
+def _compiled(function: Callable[..., Any], wanted: bool) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=False) if wanted else function
+
+
+class DiffusionTask:
+    """Score interpolation (§3.1) with the time warp that is fitted beside it (§3.3)."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: LanguageModel,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        compile_it: bool = False,
+    ) -> None:
+        self.config, self.device = config, device
+        self.model = model
+        self.network = Autocast(model, device, dtype)
+        self.warp = TimeWarp(config.warp, config.process).to(device)
+        self.warp_optimiser = make_adam(self.warp, (0.9, 0.99))
+        self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=RECENT)
+        self._losses = _compiled(self._plain_losses, compile_it)
+        self._warp_loss = _compiled(self.warp.fitting_loss, compile_it)
+
+    @property
+    def matrices(self) -> nn.Module:
+        return self.model.blocks
+
+    def draw(self, tokens: Int[Tensor, "batch seq"], step: int) -> Draws:
+        return draw_for_step(
+            (len(tokens), tokens.shape[1], self.config.embedding.dim),
+            self.config.objective,
+            self.warp.training_schedule(),
+            seed=self.config.training.seed,
+            step=step,
+            device=self.device,
+        )
+
+    def num_targets(self, tokens: Int[Tensor, "batch seq"], drawn: Draws) -> Int[Tensor, ""]:
+        return drawn.is_noisy.sum()
+
+    def loss(self, tokens: Int[Tensor, "batch seq"], drawn: Draws, rows: slice) -> PartLoss:
+        part = drawn.rows(rows)
+        total, per_sequence = self._losses(
+            tokens[rows], part.t, part.eps, part.is_noisy, part.is_dropped, rows.start
+        )
+        return PartLoss(total, per_sequence)
+
+    def _plain_losses(
+        self,
+        tokens: Tensor,
+        t: Tensor,
+        eps: Tensor,
+        is_noisy: Bool[Tensor, "batch seq"],
+        is_dropped: Bool[Tensor, " batch"],
+        first_row: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Tensors in, tensors out: both passes of the network and the loss in one compiled graph."""
+        losses = training_loss(
+            self.network,
+            self.model.embedding.table(),
+            tokens,
+            Draws(t=t, eps=eps, is_noisy=is_noisy, is_dropped=is_dropped),
+            objective=self.config.objective,
+            embedding=self.config.embedding,
+            first_row=first_row,
+        )
+        return losses.total, losses.per_sequence
+
+    def noise_levels(self, drawn: Draws) -> Float[Tensor, " batch"]:
+        return drawn.t
+
+    def after_step(self, drawn: Draws, per_sequence: Float[Tensor, " batch"]) -> None:
+        self._warp_loss(drawn.t, per_sequence).backward()
+        self.warp_optimiser.step(self.config.warp.learning_rate)
+        self.warp.update_average()
+        self.recent.append((drawn.t, per_sequence))
+
+    def validate(self, tokens: Int[Tensor, "sequences length"]) -> Report:
+        table = self.model.embedding.table().detach()
+        return validate(self.network, table, tokens, self.warp.schedule(), self.config)
+
+    def observed(self) -> dict[str, Any]:
+        """Noise levels and losses of recent sequences: what the warp was fitted to, for plots."""
+        if not self.recent:
+            return {}
+        columns = zip(*self.recent, strict=True)
+        t, losses = (torch.cat(column)[:512].tolist() for column in columns)
+        return {"losses": {"t": t, "loss": losses}}
+
+    def weights(self) -> Tensors:
+        return with_prefix("warp", self.warp.state_dict())
+
+    def optimiser_state(self) -> Tensors:
+        tensors = with_prefix("warp", self.warp_optimiser.tensors())
+        for i, (t, losses) in enumerate(self.recent):
+            tensors |= {f"log.recent_t.{i}": t, f"log.recent_losses.{i}": losses}
+        return tensors
+
+    def restore(self, weights: Tensors, optimiser: Tensors) -> None:
+        self.warp.load_state_dict(without_prefix("warp", weights))
+        self.warp_optimiser.restore(without_prefix("warp", optimiser))
+        columns = (listed(optimiser, f"log.recent_{n}", self.device) for n in ("t", "losses"))
+        self.recent.extend(zip(*columns, strict=True))
+
+
+class AutoregressiveTask:
+    """Next-token prediction, the baseline of Table 3 and the judge; padding is not predicted."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: AutoregressiveModel,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        compile_it: bool = False,
+    ) -> None:
+        self.config = config
+        self.model = model
+        self.network = Autocast(model, device, dtype)
+        self._losses = _compiled(self._plain_losses, compile_it)
+
+    @property
+    def matrices(self) -> nn.Module:
+        return self.model.blocks
+
+    def draw(self, tokens: Int[Tensor, "batch seq"], step: int) -> None:
+        return None
+
+    def num_targets(self, tokens: Int[Tensor, "batch seq"], drawn: None) -> Int[Tensor, ""]:
+        return counted(tokens).sum()
+
+    def loss(self, tokens: Int[Tensor, "batch seq"], drawn: None, rows: slice) -> PartLoss:
+        return PartLoss(*self._losses(tokens[rows]))
+
+    def _plain_losses(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        nll = token_nll(self.network(tokens), tokens).masked_fill(~counted(tokens), 0.0)
+        sums = nll.sum(1)
+        return sums.sum(), (sums / counted(tokens).sum(1)).detach()
+
+    def noise_levels(self, drawn: None) -> None:
+        return None
+
+    def after_step(self, drawn: None, per_sequence: Float[Tensor, " batch"]) -> None:
+        return None
+
+    @torch.no_grad()
+    def validate(self, tokens: Int[Tensor, "sequences length"]) -> Report:
+        sums = [
+            (self._plain_losses(part)[0], counted(part).sum())
+            for part in tokens.split(self.config.training.batch_size)
+        ]
+        total, count = (torch.stack(column).sum() for column in zip(*sums, strict=True))
+        return TokenReport(float(total / count), int(count))
+
+    def observed(self) -> dict[str, Any]:
+        return {}
+
+    def weights(self) -> Tensors:
+        return {}
+
+    def optimiser_state(self) -> Tensors:
+        return {}
+
+    def restore(self, weights: Tensors, optimiser: Tensors) -> None:
+        return None
+
+
+def listed(tensors: Tensors, name: str, device: torch.device) -> list[Tensor]:
+    """Tensors that were saved as name.0, name.1, …"""
+    found = without_prefix(name, tensors)
+    return [found[str(i)].to(device) for i in range(len(found))]
