@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -63,9 +63,9 @@ class EvaluationConfig:
     """Also measure shuffled text, unigram samples and pieces of the training set."""
 
     def __post_init__(self) -> None:
-        for name in ("num_samples", "num_seeds", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least 1")
+        for name, least in (("num_samples", 2), ("num_seeds", 1), ("batch_size", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least {least}")
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,14 @@ def sweep_settings(sweeps: Sequence[str]) -> list[Setting]:
     """Every combination of `name=value,value` sweeps; without one, the single setting of no changes."""
     names, values = [], []
     for text in sweeps:
-        name, found, listed = text.partition("=")
-        if not found or not listed:
-            raise ValueError(f"a sweep is written name=value,value, not {text!r}")
+        name, _, listed = text.partition("=")
         names.append(name.strip().lstrip("-").replace("-", "_"))
         values.append([value.strip() for value in listed.split(",")])
+        if not names[-1] or not all(values[-1]):
+            raise ValueError(f"a sweep is written name=value,value, not {text!r}")
+        # Samples that are drawn twice would look like sure ones.
+        if len(set(values[-1])) < len(values[-1]) or names[-1] in names[:-1]:
+            raise ValueError(f"the sweep {text!r} repeats a value or a name; give each once")
     return [dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*values)]
 
 
@@ -127,21 +130,26 @@ class Evaluation:
         self.tokenizer = self.model.tokenizer
         self.run = _with_source(self.model.config, data)
         self.baseline = load(baseline, device=device, dtype=dtype) if baseline else None
-        for model in (*self.models.values(), self.baseline):
-            if model is not None:
-                _check_comparable(model, self.model)
+        others = [*self.models.values(), *([self.baseline] if self.baseline else [])]
+        for model in others:
+            _check_comparable(model, self.model)
         self.judge: Judge = load_judge(
             judge, self.tokenizer, self.model.length, device=device, dtype=dtype
         )
         self.judge_facts = _about_judge(judge, self.run, data)
-        self.held_out = held_out_sequences(self.run, self.tokenizer, config)
-        self.real = self._counted(
-            held_out_texts(self.held_out, config.num_samples, config.protocol, seed=config.seed)
+        trained_on = {model.config.data.split for model in others}
+        self.held_out = held_out_sequences(self.run, self.tokenizer, config, trained_on)
+        prompts = held_out_texts(
+            self.held_out, config.num_samples, config.protocol, seed=config.seed
         )
-        if not bool(self.real.is_generated.any()):
+        # A document that ends in what is given leaves nothing to generate or to measure.
+        is_open = self._counted(prompts).is_generated.any(1)
+        if int(is_open.sum()) < 2:
             raise ValueError(
                 "the held-out text has no token to generate: its documents are too short"
             )
+        self.prompts = prompts.where(is_open)
+        self.real = self._counted(self.prompts)
 
     def _counted(self, texts: Texts) -> Texts:
         return texts.until_end() if self.run.data.layout == "documents" else texts
@@ -151,6 +159,8 @@ class Evaluation:
     ) -> Report:
         """Sample every system under every setting, and measure all at equal token counts."""
         self._check_settings(settings, baseline_settings)
+        # A judge that cannot read so much text says so now.
+        self.judge.nats(self.real.first(self.config.batch_size))
         found = list(self._all_samples(settings, baseline_settings))
         return Report(
             rows=self._rows(found),
@@ -166,7 +176,15 @@ class Evaluation:
         """Refuse a bad setting before an hour of sampling, not after."""
         for model in self.models.values():
             for changes in settings:
-                model.settings({**self.base, **changes})
+                chosen = model.settings({**self.base, **changes})
+                if isinstance(model, DiffusionTextModel):
+                    one = self.prompts.first(1)
+                    model.estimator(
+                        one.tokens.to(model.device),
+                        one.is_generated.to(model.device),
+                        chosen,
+                        noise=torch.zeros(1, model.length, model.table.shape[1]).to(model.table),
+                    )
         if self.baseline is not None:
             for changes in baseline_settings:
                 self.baseline.settings(changes)
@@ -191,7 +209,8 @@ class Evaluation:
                 Job("baseline", "baseline", self.baseline, {}, changes, seed)
                 for changes, seed in itertools.product(baseline_settings, seeds)
             ]
-        with Progress(console=self.console, transient=True) as progress:
+        hidden = not self.console.is_terminal
+        with Progress(console=self.console, transient=True, disable=hidden) as progress:
             for job in progress.track(jobs, description="sampling"):
                 yield self._sampled(job)
 
@@ -212,10 +231,7 @@ class Evaluation:
         settings = {**job.base, **job.changes}
         if isinstance(job.model, AutoregressiveTextModel) and self.config.sequences == "documents":
             settings["suppress_eos"] = True
-        prompts = held_out_texts(
-            self.held_out, self.config.num_samples, self.config.protocol, seed=self.config.seed
-        )
-        texts = sample_texts(job.model, prompts, settings, job.seed, self.config.batch_size)
+        texts = sample_texts(job.model, self.prompts, settings, job.seed, self.config.batch_size)
         seconds = time.perf_counter() - started
         source = f"{job.run}, seed {job.seed}"
         return Samples(
@@ -295,11 +311,12 @@ class Evaluation:
         }
         config = asdict(self.config)
         return config | {
+            "num_samples": len(self.real),
             "length": self.model.length,
             "prefix": prefixes[self.config.protocol],
             "settings": self.base,
-            "runs": {run: asdict(model.config) for run, model in self.models.items()},
-            "baseline": asdict(self.baseline.config) if self.baseline is not None else None,
+            "runs": {run: _described(model.config) for run, model in self.models.items()},
+            "baseline": _described(self.baseline.config) if self.baseline is not None else None,
         }
 
     def _examples(self, found: Sequence[Samples]) -> dict[str, list[str]]:
@@ -330,18 +347,20 @@ def sample_texts(
     return prompts.with_tokens(torch.cat(parts))
 
 
-def held_out_sequences(run: RunConfig, tokenizer: Tokenizer, config: EvaluationConfig) -> Sequences:
-    """The text that a run did not train on."""
+def held_out_sequences(
+    run: RunConfig, tokenizer: Tokenizer, config: EvaluationConfig, trained_on: Collection[str]
+) -> Sequences:
+    """The text that the runs, which trained on these splits, did not train on."""
     data = run.data
     if is_dataset(data.source):
         dataset = TokenDataset(Path(data.source))
+        if dataset.tokenizer_hash != tokenizer_hash(tokenizer):
+            raise ValueError(f"the data set {data.source} has another tokenizer than the run")
         split = config.split
         if split == "auto":
             split = "test" if "test" in dataset.splits else "valid"
-        if split == data.split:
-            raise ValueError(
-                f"the split {split} is what the run trained on; choose another --split"
-            )
+        if split in trained_on:
+            raise ValueError(f"the split {split} is what a run trained on; choose another --split")
         if config.sequences == "documents":
             return dataset.full_documents(split, data.length)
         return prepared_sequences(dataset, data, split)
@@ -397,6 +416,15 @@ def _check_comparable(model: TextModel, reference: TextModel) -> None:
         ours, other = (getattr(m.config.data, name) for m in (model, reference))
         if ours != other:
             raise ValueError(f"the runs differ in data.{name}: {other} and {ours}")
+    source = reference.config.data.source
+    if is_dataset(source) or source in BUILT_IN:
+        return
+    splits = [(m.config.training.seed, m.config.data.valid_share) for m in (model, reference)]
+    if splits[0] != splits[1]:
+        raise ValueError(
+            "the runs differ in training.seed or data.valid_share, so each trained on what another "
+            "holds out; train them on one prepared data set: cdcd data prepare"
+        )
 
 
 def _about_judge(name: str, run: RunConfig, data: str | None) -> dict[str, Any]:
@@ -408,11 +436,17 @@ def _about_judge(name: str, run: RunConfig, data: str | None) -> dict[str, Any]:
     disjoint = same_text and config.data.split != run.data.split
     if run.data.source in BUILT_IN:
         disjoint = config.training.seed != run.training.seed
-    where = f"{config.data.source} ({config.data.split})"
+    where = f"{Path(config.data.source).name} ({config.data.split})"
     return {
         "name": name,
         "about": f"{config.network.num_blocks} × {config.network.width}, trained on {where}",
         "disjoint": disjoint,
         "step": directory.steps()[-1],
-        "config": asdict(config),
+        "config": _described(config),
     }
+
+
+def _described(config: RunConfig) -> dict[str, Any]:
+    """A run's configuration; of its text only the name, since a path is of one machine."""
+    source = Path(config.data.source).name
+    return asdict(replace(config, data=replace(config.data, source=source)))

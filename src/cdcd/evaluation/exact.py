@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 
 from cdcd.data import tales
+from cdcd.data.corpus import BUILT_IN
 from cdcd.data.markov import markov_chain
-from cdcd.data.tokenizer import EOS, SPECIALS, Tokenizer
+from cdcd.data.tokenizer import EOS, PAD, Tokenizer, WordTokenizer
 from cdcd.evaluation.judge import Judge
 from cdcd.evaluation.texts import Texts
 from cdcd.training.config import DataConfig
@@ -36,8 +35,12 @@ class ExactScores:
 def exact_scores(
     texts: Texts, data: DataConfig, tokenizer: Tokenizer, judge: Judge
 ) -> ExactScores | None:
-    """Exact scores of whole sequences of a built-in corpus; None for real text."""
-    if data.source not in ("markov", "tales"):
+    """Exact scores of whole sequences of a built-in corpus; None where they are not known.
+
+    They are known of whole documents, each in a sequence of its own, in words.
+    """
+    is_whole = data.layout == "documents" or data.source == "markov"
+    if data.source not in BUILT_IN or not is_whole or not isinstance(tokenizer, WordTokenizer):
         return None
     whole = Texts(texts.tokens, torch.ones_like(texts.is_generated)).until_end()
     find = _tales if data.source == "tales" else _markov
@@ -59,7 +62,8 @@ def _tales(texts: Texts, data: DataConfig, tokenizer: Tokenizer) -> list[float |
     found = []
     for row, counted in zip(texts.tokens, texts.is_generated, strict=True):
         tokens = row[counted].tolist()
-        ended = bool(tokens) and tokens[-1] == EOS
+        # Decoding drops padding, which no story has.
+        ended = bool(tokens) and tokens[-1] == EOS and PAD not in tokens
         found.append(tales.check(tokenizer.decode(tokens)).log_prob if ended else None)
     return found
 
@@ -67,12 +71,10 @@ def _tales(texts: Texts, data: DataConfig, tokenizer: Tokenizer) -> list[float |
 def _markov(texts: Texts, data: DataConfig, tokenizer: Tokenizer) -> list[float | None]:
     """A document of the chain fills the sequence but for its end, which costs nothing."""
     chain = markov_chain(data.num_states)
-    states = texts.tokens[:, :-1] - len(SPECIALS)
-    possible = _is_chain(texts.tokens, chain.num_states)
-    log_probs = chain.log_prob(states.clamp(0, chain.num_states - 1)).tolist()
+    words = {word: state for state, word in enumerate(chain.words)}
+    # A vocabulary that was learnt has an order of its own.
+    of_token = [words.get(tokenizer.piece(token), -1) for token in range(tokenizer.vocab_size)]
+    states = torch.tensor(of_token)[texts.tokens[:, :-1]]
+    possible = (states >= 0).all(1) & (texts.tokens[:, -1] == EOS)
+    log_probs = chain.log_prob(states.clamp(min=0)).tolist()
     return [p if ok else None for p, ok in zip(log_probs, possible.tolist(), strict=True)]
-
-
-def _is_chain(tokens: Int[Tensor, "samples seq"], num_states: int) -> Bool[Tensor, " samples"]:
-    inside = (tokens[:, :-1] >= len(SPECIALS)) & (tokens[:, :-1] < len(SPECIALS) + num_states)
-    return inside.all(1) & (tokens[:, -1] == EOS)

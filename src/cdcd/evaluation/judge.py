@@ -22,6 +22,7 @@ from cdcd.networks.autoregressive import token_nll
 from cdcd.networks.precision import choose_device
 
 HUGGING_FACE = "hf:"
+MARKS = {EOS: "\n", PAD: "\ufffd"}
 
 
 @dataclass(frozen=True)
@@ -50,33 +51,40 @@ def score(judge: Judge, texts: Texts, tokenizer: Tokenizer) -> Scores:
     """A judge's scores, with the counts that they are divided by."""
     num_bytes = [
         len(generated.encode("utf-8", "surrogateescape"))
-        for _, generated in split_texts(texts, tokenizer)
+        for _, generated in split_texts(texts, tokenizer, errors="surrogateescape")
     ]
     return Scores(judge.nats(texts), texts.is_generated.sum(1), torch.tensor(num_bytes))
 
 
-def split_texts(texts: Texts, tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    """The text before the generated part, and the generated part; documents end with a line."""
+def split_texts(
+    texts: Texts, tokenizer: Tokenizer, *, errors: str = "replace"
+) -> list[tuple[str, str]]:
+    """The text before the generated part, and the generated part.
+
+    Documents end with a line. Padding that counts is shown: a model that pads has not said nothing.
+    """
     pairs = []
-    for row, generated in zip(texts.tokens.tolist(), texts.is_generated.tolist(), strict=True):
-        places = [i for i, flag in enumerate(generated) if flag]
-        start, end = (places[0], places[-1] + 1) if places else (len(row), len(row))
-        whole = _decode(row[:end], tokenizer)
-        before = _decode(row[:start], tokenizer)
+    for row, generated, end in zip(
+        texts.tokens.tolist(), texts.is_generated.tolist(), texts.ends().tolist(), strict=True
+    ):
+        start = generated.index(True) if any(generated) else end
+        whole = _decode(row[:end], tokenizer, errors)
+        before = _decode(row[:start], tokenizer, errors)
         # A word tokenizer puts a space between the two: cut the whole instead of decoding the rest.
         cut = len(before) if whole.startswith(before) else 0
-        pairs.append((before, whole[cut:] if cut else _decode(row[start:end], tokenizer)))
+        pairs.append((before, whole[cut:] if cut else _decode(row[start:end], tokenizer, errors)))
     return pairs
 
 
-def _decode(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
-    documents: list[list[int]] = [[]]
+def _decode(tokens: Sequence[int], tokenizer: Tokenizer, errors: str) -> str:
+    text, run = "", []
     for token in tokens:
-        if token == EOS:
-            documents.append([])
-        elif token != PAD:
-            documents[-1].append(token)
-    return "\n".join(tokenizer.decode(document) for document in documents)
+        if token in MARKS:
+            text += tokenizer.decode(run, errors=errors) + MARKS[token]
+            run = []
+        else:
+            run.append(token)
+    return text + tokenizer.decode(run, errors=errors)
 
 
 class TokenJudge:
@@ -96,11 +104,14 @@ class TokenJudge:
 
     @torch.no_grad()
     def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
-        with self.model.network.precision():
-            parts = [
-                self.model.model.features(tokens.to(self.model.device)).float()
-                for tokens in texts.tokens.split(self.batch_size)
-            ]
+        """Of whole sequences, up to the end of what counts: what follows a document is no text."""
+        parts = []
+        for tokens, ends in zip(
+            texts.tokens.split(self.batch_size), texts.ends().split(self.batch_size), strict=True
+        ):
+            with self.model.network.precision():
+                states = self.model.model.states(tokens.to(self.model.device))
+            parts.append(states[torch.arange(len(tokens)), ends.to(states.device)].float())
         return torch.cat(parts)
 
     def _batches(self, texts: Texts) -> tuple[Sequence[Tensor], Sequence[Tensor]]:

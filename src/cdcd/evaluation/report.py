@@ -87,13 +87,21 @@ class Report:
     def row(self, system: str) -> Row:
         return next(row for row in self.rows if row.system == system)
 
+    def lines(self) -> dict[str, list[Row]]:
+        """Rows by system, and within a system by all settings but the first: that is swept along."""
+        lines: dict[str, list[Row]] = {}
+        for row in self.rows:
+            if row.system != "data":
+                rest = list(row.settings.items())[1:]
+                label = ", ".join([row.system, *(f"{name} {value}" for name, value in rest)])
+                lines.setdefault(label, []).append(row)
+        return lines
+
     def frontiers(self) -> list[Frontier]:
-        """Of every system with more than one setting."""
+        """Of every line with more than one setting."""
         target = self.row("data").mean("entropy")[0]
-        systems = dict.fromkeys(row.system for row in self.rows)
         found = []
-        for system in systems:
-            rows = [row for row in self.rows if row.system == system]
+        for system, rows in self.lines().items():
             points = [(row.mean("entropy")[0], row.mean("nll")[0]) for row in rows]
             if len(points) > 1:
                 found.append(Frontier(system, points, interpolate_at(points, target)))

@@ -20,8 +20,7 @@ def plot_frontiers(report: "Report", path: Path) -> None:
     (x, x_error), (y, y_error) = (report.row("data").mean(name) for name in ("entropy", "nll"))
     axis.errorbar(x, y, y_error, x_error, "x", color="black", markersize=10, label="data")
     axis.axvline(x, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
-    lines = _lines(report)
-    for number, (label, rows) in enumerate(lines.items()):
+    for number, (label, rows) in enumerate(report.lines().items()):
         _line(axis, rows, COLOURS[number % len(COLOURS)], label)
     axis.set(
         xlabel="unigram entropy, pooled (nats)",
@@ -30,17 +29,6 @@ def plot_frontiers(report: "Report", path: Path) -> None:
     )
     axis.legend(frameon=False)
     figure.savefig(path, dpi=130)
-
-
-def _lines(report: "Report") -> "dict[str, list[Row]]":
-    """Rows by system, and within a system by all settings but the first."""
-    lines: dict[str, list[Row]] = {}
-    for row in report.rows:
-        if row.system != "data":
-            rest = list(row.settings.items())[1:]
-            label = ", ".join([row.system, *(f"{name} {value}" for name, value in rest)])
-            lines.setdefault(label, []).append(row)
-    return lines
 
 
 def _line(axis: "Axes", rows: "Sequence[Row]", colour: str, label: str) -> None:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from cdcd.data.shards import InMemory, Sequences
-from cdcd.data.tokenizer import EOS, Tokenizer
+from cdcd.data.tokenizer import EOS, PAD, Tokenizer
 from cdcd.seeding import generator_for
 
 Protocol = Literal["half", "random"]
@@ -37,6 +37,20 @@ class Texts:
 
     def first(self, count: int) -> "Texts":
         return Texts(self.tokens[:count], self.is_generated[:count])
+
+    def where(self, chosen: Bool[Tensor, " samples"]) -> "Texts":
+        return Texts(self.tokens[chosen], self.is_generated[chosen])
+
+    def ends(self) -> Int[Tensor, " samples"]:
+        """How many tokens of each sample are read: up to the last that counts.
+
+        Where none counts, up to the given end of the document.
+        """
+        length = self.tokens.shape[1]
+        places = torch.arange(1, length + 1)
+        is_end = self.tokens == EOS
+        given = torch.where(is_end.any(1), is_end.long().argmax(1) + 1, length)
+        return torch.where(self.is_generated.any(1), (self.is_generated * places).amax(1), given)
 
     def until_end(self) -> "Texts":
         """Count nothing after the end of the document: the layout of one document a sequence."""
@@ -115,7 +129,11 @@ def unigram(texts: Texts, *, seed: int = 0) -> Texts:
 
 
 def spliced(texts: Texts, training: Sequences, *, seed: int = 0) -> Texts:
-    """Continuations copied from the training set, two pieces each: fluent, and stolen."""
+    """Continuations copied from the training set, two pieces each: fluent, and stolen.
+
+    Where a piece has ended and is padding, nothing counts; a sample of which nothing counts is left
+    out.
+    """
     generator = generator_for(seed, "spliced")
     length = texts.tokens.shape[1]
     pieces = [
@@ -123,6 +141,7 @@ def spliced(texts: Texts, training: Sequences, *, seed: int = 0) -> Texts:
         for _ in range(2)
     ]
     half = torch.arange(length) < 3 * length // 4
-    return texts.with_tokens(
-        torch.where(texts.is_generated, torch.where(half, *pieces), texts.tokens)
-    )
+    copied = torch.where(half, *pieces)
+    tokens = torch.where(texts.is_generated, copied, texts.tokens)
+    counted = texts.is_generated & (copied != PAD)
+    return Texts(tokens, counted).where(counted.any(1))

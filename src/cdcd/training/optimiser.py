@@ -98,22 +98,23 @@ class Muon(Optimizer):
         for matrix in group["params"]:
             shapes.setdefault(matrix.shape, []).append(matrix)
         for shape, matrices in shapes.items():
-            updates = torch.stack(
-                [self._momentum(matrix, group["momentum"]) for matrix in matrices]
-            )
+            updates = torch.stack(self._momentum(matrices, group["momentum"]))
             # The root mean square of an orthogonal matrix, brought to that of a typical Adam update.
-            updates = orthogonalise(updates) * (-group["lr"] * 0.2 * max(shape) ** 0.5)
-            for matrix, update in zip(matrices, updates, strict=True):
-                matrix.add_(update)
+            scale = -group["lr"] * 0.2 * max(shape) ** 0.5
+            torch._foreach_add_(  # pyright: ignore[reportPrivateImportUsage]
+                matrices, orthogonalise(updates).unbind(), alpha=scale
+            )
 
-    def _momentum(self, matrix: Tensor, momentum: float) -> Tensor:
+    def _momentum(self, matrices: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
         """Nesterov's momentum."""
-        assert matrix.grad is not None
-        state = self.state[matrix]
-        if not state:
-            state["average"] = torch.zeros_like(matrix)
-        average = state["average"].lerp_(matrix.grad, 1 - momentum)
-        return torch.lerp(matrix.grad, average, momentum)
+        grads = [matrix.grad for matrix in matrices if matrix.grad is not None]
+        assert len(grads) == len(matrices)
+        for matrix in matrices:
+            if not self.state[matrix]:
+                self.state[matrix]["average"] = torch.zeros_like(matrix)
+        averages = [self.state[matrix]["average"] for matrix in matrices]
+        torch._foreach_lerp_(averages, grads, 1 - momentum)  # pyright: ignore[reportPrivateImportUsage]
+        return torch._foreach_lerp(grads, averages, momentum)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def orthogonalise(

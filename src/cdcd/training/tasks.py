@@ -116,15 +116,27 @@ def make_task(
 ) -> Task:
     """The task of a run."""
     model = build_model(config, vocab_size).to(device)
-    compiled = config.training.compile
-    wanted = compiled == "on" or (compiled == "auto" and device.type == "cuda")
     if isinstance(model, AutoregressiveModel):
-        return AutoregressiveTask(config, model, device=device, dtype=dtype, compile_it=wanted)
-    return DiffusionTask(config, model, device=device, dtype=dtype, compile_it=wanted)
+        return AutoregressiveTask(config, model, device=device, dtype=dtype)
+    return DiffusionTask(config, model, device=device, dtype=dtype)
 
 
-def _compiled(function: Callable[..., Any], wanted: bool) -> Callable[..., Any]:
-    return torch.compile(function, dynamic=False) if wanted else function
+def compiled(
+    function: Callable[..., tuple[Tensor, Tensor]], mode: str, device: torch.device
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """A loss function compiled as the configuration says; `graphs` also captures its CUDA graphs."""
+    if mode == "off" or (mode == "auto" and device.type != "cuda"):
+        return function
+    if mode != "graphs":
+        return torch.compile(function, dynamic=False)
+    captured = torch.compile(function, dynamic=False, mode="reduce-overhead")
+
+    def copied(*inputs: Any) -> tuple[Tensor, Tensor]:
+        total, per_sequence = captured(*inputs)
+        # What a graph returns is overwritten by its next replay.
+        return total, per_sequence.clone()
+
+    return copied
 
 
 class DiffusionTask:
@@ -137,7 +149,6 @@ class DiffusionTask:
         *,
         device: torch.device,
         dtype: torch.dtype,
-        compile_it: bool = False,
     ) -> None:
         self.config, self.device = config, device
         self.model = model
@@ -145,8 +156,7 @@ class DiffusionTask:
         self.warp = TimeWarp(config.warp, config.process).to(device)
         self.warp_optimiser = make_adam(self.warp, (0.9, 0.99))
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=RECENT)
-        self._losses = _compiled(self._plain_losses, compile_it)
-        self._warp_loss = _compiled(self.warp.fitting_loss, compile_it)
+        self._losses = compiled(self._plain_losses, config.training.compile, device)
 
     @property
     def matrices(self) -> nn.Module:
@@ -197,7 +207,7 @@ class DiffusionTask:
         return drawn.t
 
     def after_step(self, drawn: Draws, per_sequence: Float[Tensor, " batch"]) -> None:
-        self._warp_loss(drawn.t, per_sequence).backward()
+        self.warp.fitting_loss(drawn.t, per_sequence).backward()
         self.warp_optimiser.step(self.config.warp.learning_rate)
         self.warp.update_average()
         self.recent.append((drawn.t, per_sequence))
@@ -240,12 +250,11 @@ class AutoregressiveTask:
         *,
         device: torch.device,
         dtype: torch.dtype,
-        compile_it: bool = False,
     ) -> None:
         self.config = config
         self.model = model
         self.network = Autocast(model, device, dtype)
-        self._losses = _compiled(self._plain_losses, compile_it)
+        self._losses = compiled(self._plain_losses, config.training.compile, device)
 
     @property
     def matrices(self) -> nn.Module:

@@ -62,13 +62,18 @@ class Health:
 class Best:
     """The best validation so far, also over interruptions, and whether to wait for a better one."""
 
-    def __init__(self, path: Path, patience: int) -> None:
+    def __init__(self, run: RunDirectory, patience: int) -> None:
         self.patience, self.waited = patience, 0
         self.step: int | None = None
         self.loss = float("inf")
-        for row in read_metrics(path) if patience else ():
+        saved = run.steps()
+        for row in read_metrics(run.metrics_path) if patience else ():
             if "valid_loss" in row:
-                self.update(row["step"], row["valid_loss"])
+                # Patience may be new to this run: a better loss whose weights are gone is no best.
+                if row["step"] in saved:
+                    self.update(row["step"], row["valid_loss"])
+                elif self.step is not None:
+                    self.waited += 1
 
     def update(self, step: int, loss: float) -> bool:
         """Note a validation; whether it is to be kept."""
@@ -206,7 +211,7 @@ class Trainer:
         """Train to the last step, saving on the way and when interrupted; the validation loss."""
         training = self.config.training
         log = MetricsLog(self.run.path, first_step=self.step)
-        best = Best(self.run.metrics_path, training.patience)
+        best = Best(self.run, training.patience)
         signals = _Signals()
         try:
             with signals, Display(self.console, training.steps, self.step) as display:
