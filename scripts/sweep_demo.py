@@ -23,8 +23,8 @@ from rich.console import Console
 
 from cdcd.evaluation.quality import count_tokens, judge_tales
 from cdcd.generation import load
-from cdcd.text_model import Canvas
 from cdcd.settings import override
+from cdcd.text_model import Canvas
 from cdcd.training import run as runs
 from cdcd.training.config import preset
 

@@ -26,6 +26,7 @@ from cdcd.evaluation.evaluate import (
     denoising_quality,
     sample_texts,
     sweep_settings,
+    training_sequences,
 )
 from cdcd.evaluation.report import Measured, Report, Row, print_report, write_report
 from cdcd.evaluation.statistics import text_statistics
@@ -105,7 +106,7 @@ def test_text_without_syntax_is_told_from_real_text(rows, control):
 def test_copied_text_is_told_from_real_text(rows):
     spliced, data = (rows[name].measured[0].matches for name in ("spliced", "data"))
     assert spliced.mean >= 12
-    assert spliced.mean > 1.3 * data.mean
+    assert spliced.mean > 1.5 * data.mean
     # Likelihood does not show it: two fluent pieces have one bad joint each.
     assert rows["spliced"].mean("nll")[0] < rows["shuffled"].mean("nll")[0]
 
@@ -190,7 +191,7 @@ def test_there_is_a_row_for_every_setting_with_all_replicates(evaluated):
         if expected > 1:
             assert len(set(values)) == expected, "replicates are the same samples"
             assert row["mean"]["nll"]["error"] == pytest.approx(
-                torch.tensor(values).double().std().item() / expected**0.5
+                torch.tensor(values, dtype=torch.double).std().item() / expected**0.5
             )
     sources = [each["source"] for each in rows["cdcd", "1.0", "3"]["measured"]]
     assert [Path(s.split(",")[0]).name for s in sources] == ["run", "run", "again", "again"]
@@ -314,6 +315,27 @@ def test_the_same_evaluation_gives_the_same_numbers(evaluated, place):
     assert again.row("data").mean("nll") != found.row("data").mean("nll")
 
 
+def test_copies_are_looked_for_in_what_a_systems_own_run_trained_on(place):
+    """Runs of a built-in corpus with other seeds have other training sets."""
+    config = EvaluationConfig(num_samples=8, mauve=False)
+    runs = [place / "run", place / "again"]
+    evaluation = Evaluation(runs, str(place / "judge"), config, console=silent())
+    found = []
+    for model in evaluation.models.values():
+        training = training_sequences(model.config, model.tokenizer)
+        copied = evaluation.prompts.with_tokens(training.rows(torch.arange(len(evaluation.real))))
+        found += [
+            Samples("cdcd", (), "copied", copied, trained=run.config)
+            for run in evaluation.models.values()
+        ]
+    shares = [summary.copied_share for summary in evaluation._matches(found)]
+    assert shares[0] == shares[3] == 1
+    assert max(shares[1:3]) < 0.5
+    drawn = {s.source: s.trained for s in evaluation._all_samples([{"num_steps": 1}], [])}
+    for run in runs:
+        assert drawn[f"{run}, seed 0"] == cdcd.load(run).config
+
+
 def test_only_what_is_to_be_generated_is_generated(place):
     model = cdcd.load(place / "run")
     config = EvaluationConfig(num_samples=20, protocol="random")
@@ -331,6 +353,35 @@ def test_only_what_is_to_be_generated_is_generated(place):
         settings = {"num_steps": 3} if name == "run" else {}
         one, other = (sample_texts(model, p, settings, 3, 20) for p in (prompts, hidden))
         assert torch.equal(one.tokens, other.tokens)
+
+
+def test_settings_for_all_reach_the_runs_and_not_the_baseline(place, monkeypatch):
+    used = []
+
+    def record(model, prompts, changes, seed, batch_size):
+        used.append((model.config.model, changes, seed, batch_size))
+        return prompts
+
+    monkeypatch.setattr(module, "sample_texts", record)
+    evaluation = Evaluation(
+        [place / "run"],
+        str(place / "judge"),
+        EvaluationConfig(num_samples=4, num_seeds=2, seed=5, batch_size=3, matches=False),
+        baseline=place / "baseline",
+        settings={"num_steps": 2, "score_temperature": 0.7},
+        console=silent(),
+    )
+    report = evaluation.report([{"score_temperature": "0.9"}, {}], [{"nucleus": "0.5"}])
+    both = {"num_steps": 2, "score_temperature": "0.9"}
+    plain = {"num_steps": 2, "score_temperature": 0.7}
+    assert used == [
+        *(("diffusion", changes, seed, 3) for changes in (both, plain) for seed in (5, 6)),
+        *(("autoregressive", {"nucleus": "0.5"}, seed, 3) for seed in (5, 6)),
+    ]
+    assert report.protocol["settings"] == plain
+    # Samples that are the real text itself cannot be told from it.
+    for row in report.rows:
+        assert row.measured[0].nll == report.row("data").measured[0].nll
 
 
 def test_documents_that_end_in_what_is_given_are_left_out(place):
@@ -475,6 +526,7 @@ def test_runs_on_a_text_file_must_hold_out_the_same_documents(tmp_path, capfd, n
     train_tiny(tmp_path / "other", TALES | own | AUTOREGRESSIVE | {"training.seed": 1})
     message = "differ in training.seed .* trained on what another holds out"
     refused(tmp_path, capfd, message, *FEW, "--baseline", "{place}/other")
+    refused(tmp_path, capfd, message, *FEW, judge="other")
 
 
 @pytest.fixture(scope="module")
@@ -524,6 +576,7 @@ def test_the_split_is_held_out(prepared, capfd, no_sampling):
     refused(prepared, capfd, r"no documents in a split 'tset'", *FEW, "--split", "tset")
     peeked = (*FEW, "--baseline", "{place}/peeked")
     refused(prepared, capfd, "the split test is what a run trained on", *peeked)
+    refused(prepared, capfd, "the split test is what a run trained on", *FEW, judge="peeked")
 
 
 def test_the_test_split_is_measured_where_there_is_one(prepared):

@@ -90,6 +90,8 @@ class Samples:
     source: str
     texts: Texts
     seconds: float | None = None
+    trained: RunConfig | None = None
+    """The run whose training set they may be copied from; None: the first one."""
 
 
 def sweep_settings(sweeps: Sequence[str]) -> list[Setting]:
@@ -124,6 +126,7 @@ class Evaluation:
         console: Console | None = None,
     ) -> None:
         self.config, self.console = config, console or Console()
+        self.data = data
         self.base = dict(settings or {})
         self.models = {str(run): load(run, device=device, dtype=dtype) for run in runs}
         self.model = next(iter(self.models.values()))
@@ -133,11 +136,17 @@ class Evaluation:
         others = [*self.models.values(), *([self.baseline] if self.baseline else [])]
         for model in others:
             _check_comparable(model, self.model)
+            _with_source(model.config, data)
         self.judge: Judge = load_judge(
             judge, self.tokenizer, self.model.length, device=device, dtype=dtype
         )
         self.judge_facts = _about_judge(judge, self.run, data)
         trained_on = {model.config.data.split for model in others}
+        if not judge.startswith(HUGGING_FACE):
+            judging = RunDirectory(Path(judge)).config
+            if judging.data.source == self.model.config.data.source:
+                _check_same_split(judging, self.model.config)
+                trained_on.add(judging.data.split)
         self.held_out = held_out_sequences(self.run, self.tokenizer, config, trained_on)
         prompts = held_out_texts(
             self.held_out, config.num_samples, config.protocol, seed=config.seed
@@ -233,9 +242,13 @@ class Evaluation:
             settings["suppress_eos"] = True
         texts = sample_texts(job.model, self.prompts, settings, job.seed, self.config.batch_size)
         seconds = time.perf_counter() - started
-        source = f"{job.run}, seed {job.seed}"
         return Samples(
-            job.system, tuple(job.changes.items()), source, self._counted(texts), seconds
+            system=job.system,
+            settings=tuple(job.changes.items()),
+            source=f"{job.run}, seed {job.seed}",
+            texts=self._counted(texts),
+            seconds=seconds,
+            trained=_with_source(job.model.config, self.data),
         )
 
     # Measurements
@@ -287,20 +300,23 @@ class Evaluation:
         return self.judge.features(texts)
 
     def _matches(self, found: Sequence[Samples]) -> list[MatchSummary | None]:
-        """One pass over the training set for all samples together."""
-        if not self.config.matches:
-            return [None] * len(found)
-        training = training_sequences(self.run, self.tokenizer)
-        lengths = longest_matches(
-            torch.cat([each.texts.tokens for each in found]),
-            torch.cat([each.texts.is_generated for each in found]),
-            flat_arrays(training),
-        )
-        parts = lengths.split([len(each.texts) for each in found])
-        return [
-            summarise_matches(part, each.texts.is_generated)
-            for part, each in zip(parts, found, strict=True)
-        ]
+        """With what each system trained on: one pass over a training set for all of its samples."""
+        summaries: list[MatchSummary | None] = [None] * len(found)
+        by_text: dict[Any, list[int]] = {}
+        for number, each in enumerate(found if self.config.matches else ()):
+            by_text.setdefault(_training_text(each.trained or self.run), []).append(number)
+        for numbers in by_text.values():
+            texts = [found[number].texts for number in numbers]
+            training = training_sequences(found[numbers[0]].trained or self.run, self.tokenizer)
+            lengths = longest_matches(
+                torch.cat([each.tokens for each in texts]),
+                torch.cat([each.is_generated for each in texts]),
+                flat_arrays(training),
+            )
+            parts = lengths.split([len(each) for each in texts])
+            for number, part, each in zip(numbers, parts, texts, strict=True):
+                summaries[number] = summarise_matches(part, each.is_generated)
+        return summaries
 
     # What the report says besides
 
@@ -377,6 +393,11 @@ def training_sequences(run: RunConfig, tokenizer: Tokenizer) -> Sequences:
     return load_corpus(run, tokenizer).train
 
 
+def _training_text(run: RunConfig) -> tuple[Any, ...]:
+    """What the text that a run trained on is a function of."""
+    return (run.data, None if is_dataset(run.data.source) else run.training.seed)
+
+
 def denoising_quality(model: TextModel, held_out: Sequences) -> dict[str, Any]:
     """Cross-entropy and accuracy by noise level, with and without self-conditioning."""
     if not isinstance(model, DiffusionTextModel):
@@ -416,11 +437,15 @@ def _check_comparable(model: TextModel, reference: TextModel) -> None:
         ours, other = (getattr(m.config.data, name) for m in (model, reference))
         if ours != other:
             raise ValueError(f"the runs differ in data.{name}: {other} and {ours}")
-    source = reference.config.data.source
+    _check_same_split(model.config, reference.config)
+
+
+def _check_same_split(run: RunConfig, reference: RunConfig) -> None:
+    """The held-out part of a text that is not prepared depends on the run."""
+    source = reference.data.source
     if is_dataset(source) or source in BUILT_IN:
         return
-    splits = [(m.config.training.seed, m.config.data.valid_share) for m in (model, reference)]
-    if splits[0] != splits[1]:
+    if len({(each.training.seed, each.data.valid_share) for each in (run, reference)}) > 1:
         raise ValueError(
             "the runs differ in training.seed or data.valid_share, so each trained on what another "
             "holds out; train them on one prepared data set: cdcd data prepare"

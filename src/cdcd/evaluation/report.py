@@ -142,8 +142,9 @@ def write_report(report: Report, folder: Path) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / "report.json", folder / "examples.txt"]
-    paths[0].write_text(json.dumps(report.as_dict(), indent=1, ensure_ascii=False) + "\n")
-    paths[1].write_text("\n".join(_example_lines(report)) + "\n")
+    numbers = json.dumps(report.as_dict(), indent=1, ensure_ascii=False)
+    paths[0].write_text(numbers + "\n", encoding="utf-8")
+    paths[1].write_text("\n".join(_example_lines(report)) + "\n", encoding="utf-8")
     try:
         plot_frontiers(report, folder / "frontier.png")
         paths.append(folder / "frontier.png")
