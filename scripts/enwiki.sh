@@ -16,7 +16,7 @@ cdcd=${CDCD:-cdcd}
 read -ra more_training <<<"${TRAINING_OPTIONS:-}"
 read -ra more_evaluation <<<"${EVALUATION_OPTIONS:-}"
 size=(--preset small --data "$out/data" --data.length 64 --network.num-blocks 8 --network.width 512
-  --network.num-heads 8 --embedding.dim 128 --embedding.init-scale 0.05 --training.batch-size 1024
+  --network.num-heads 8 --training.batch-size 1024
   --training.optimiser muon --training.learning-rate 2e-3 --training.warmup-steps 100
   --training.valid-sequences 1024 --training.compile "${COMPILE:-graphs}" --training.average-decay 0.998)
 steps=${STEPS:-5000} steps_ar=${STEPS_AR:-2400}
@@ -51,7 +51,8 @@ baseline() { train baseline "${autoregressive[@]}"; }
 
 diffusion() {
   train diffusion --training.steps "$steps" --training.decay-steps $((steps / 3)) \
-    --training.validate-every 1000 --training.checkpoint-every 1000
+    --training.validate-every 1000 --training.checkpoint-every 1000 --embedding.dim 128 \
+    --embedding.init-scale 0.05
 }
 
 evaluate() {

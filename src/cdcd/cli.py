@@ -108,7 +108,7 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
 def _train(options: Any) -> None:
     from cdcd.settings import override
     from cdcd.training import run
-    from cdcd.training.config import RunConfig, preset
+    from cdcd.training.config import RunConfig, preset, refuse_unused
 
     changes = chosen(options, RunConfig)
     if options.data is not None:
@@ -126,6 +126,7 @@ def _train(options: Any) -> None:
         if options.init_from is not None:
             config = run.inherited_config(config, options.init_from)
         config = override(config, changes)
+        refuse_unused(config, changes)
         trainer = run.start(config, options.out, init_from=options.init_from)
     loss = trainer.train()
     print(f"validation loss {loss:.4f}; try: cdcd sample {shlex.quote(str(options.out))}")

@@ -77,6 +77,9 @@ def describe(path: Path) -> dict[str, Any]:
     with torch.device("meta"):
         model = build_model(run.config, run.vocab_size)
     metrics = read_metrics(run.metrics_path)
+    last = run.steps()[-1] if run.steps() else 0
+    # A run that stopped early has lines beyond the checkpoint that it kept.
+    metrics = [row for row in metrics if row["step"] <= last]
     valid = [row for row in metrics if "valid_loss" in row]
     train = [row for row in metrics if "loss" in row]
     return {

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,23 +11,31 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from cdcd.data.corpus import BUILT_IN, to_sequences
-from cdcd.data.shards import InMemory, Sequences, TokenDataset, is_dataset
-from cdcd.data.tokenizer import Tokenizer, tokenizer_hash
+from cdcd.data.shards import Sequences
 from cdcd.evaluation import texts as controls
 from cdcd.evaluation.exact import exact_scores
 from cdcd.evaluation.judge import HUGGING_FACE, Judge, load_judge, score, split_texts
 from cdcd.evaluation.matches import MatchSummary, longest_matches, summarise_matches
 from cdcd.evaluation.mauve import mauve
+from cdcd.evaluation.provenance import (
+    about_judge,
+    check_comparable,
+    check_same_split,
+    described,
+    held_out_sequences,
+    training_sequences,
+    training_text,
+    with_source,
+)
 from cdcd.evaluation.report import Measured, Report, Row
+from cdcd.evaluation.report_plots import CONTROL
 from cdcd.evaluation.statistics import first_tokens, text_statistics
-from cdcd.evaluation.texts import Texts, flat_arrays, full_documents, held_out_texts
+from cdcd.evaluation.texts import Texts, flat_arrays, held_out_texts
 from cdcd.evaluation.uncertainty import pooled_entropy_interval, ratio_interval
 from cdcd.generation import AutoregressiveTextModel, DiffusionTextModel, load
 from cdcd.text_model import TextModel
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.config import RunConfig
-from cdcd.training.run import load_corpus, load_documents, prepared_sequences
 from cdcd.training.validation import validate
 
 Setting = dict[str, Any]
@@ -131,23 +139,29 @@ class Evaluation:
         self.models = {str(run): load(run, device=device, dtype=dtype) for run in runs}
         self.model = next(iter(self.models.values()))
         self.tokenizer = self.model.tokenizer
-        self.run = _with_source(self.model.config, data)
+        self.run = with_source(self.model.config, data)
         self.baseline = load(baseline, device=device, dtype=dtype) if baseline else None
         others = [*self.models.values(), *([self.baseline] if self.baseline else [])]
         for model in others:
-            _check_comparable(model, self.model)
-            _with_source(model.config, data)
+            check_comparable(model, self.model)
+            with_source(model.config, data)
         self.judge: Judge = load_judge(
-            judge, self.tokenizer, self.model.length, device=device, dtype=dtype
+            judge, self.tokenizer, self.model.length, device=device, dtype="float32"
         )
-        self.judge_facts = _about_judge(judge, self.run, data)
+        self.judge_facts = about_judge(judge, self.run, data)
         trained_on = {model.config.data.split for model in others}
         if not judge.startswith(HUGGING_FACE):
             judging = RunDirectory(Path(judge)).config
             if judging.data.source == self.model.config.data.source:
-                _check_same_split(judging, self.model.config)
+                check_same_split(judging, self.model.config)
                 trained_on.add(judging.data.split)
-        self.held_out = held_out_sequences(self.run, self.tokenizer, config, trained_on)
+        self.held_out = held_out_sequences(
+            self.run,
+            self.tokenizer,
+            split=config.split,
+            whole_documents=config.sequences == "documents",
+            trained_on=trained_on,
+        )
         prompts = held_out_texts(
             self.held_out, config.num_samples, config.protocol, seed=config.seed
         )
@@ -159,6 +173,21 @@ class Evaluation:
             )
         self.prompts = prompts.where(is_open)
         self.real = self._counted(self.prompts)
+        self.other_real = self._other_real()
+
+    def _other_real(self) -> Texts | None:
+        """As much real text again, where there is so much: its MAUVE is the best to be had."""
+        config = self.config
+        if len(self.held_out) < 2 * config.num_samples:
+            return None
+        others = held_out_texts(
+            self.held_out,
+            config.num_samples,
+            config.protocol,
+            seed=config.seed,
+            skip=config.num_samples,
+        )
+        return self._counted(others)
 
     def _counted(self, texts: Texts) -> Texts:
         return texts.until_end() if self.run.data.layout == "documents" else texts
@@ -229,11 +258,11 @@ class Evaluation:
     def _controls(self) -> Iterator[Samples]:
         training = training_sequences(self.run, self.tokenizer)
         for name, texts in (
-            ("control: shuffled", controls.shuffled(self.real)),
-            ("control: unigram", controls.unigram(self.real)),
-            ("control: spliced", controls.spliced(self.real, training)),
+            ("shuffled", controls.shuffled(self.real)),
+            ("unigram", controls.unigram(self.real)),
+            ("spliced", controls.spliced(self.real, training)),
         ):
-            yield Samples(name, (), "control", texts)
+            yield Samples(CONTROL + name, (), "control", texts)
 
     def _sampled(self, job: "Job") -> Samples:
         started = time.perf_counter()
@@ -248,7 +277,7 @@ class Evaluation:
             source=f"{job.run}, seed {job.seed}",
             texts=self._counted(texts),
             seconds=seconds,
-            trained=_with_source(job.model.config, self.data),
+            trained=with_source(job.model.config, self.data),
         )
 
     # Measurements
@@ -275,9 +304,10 @@ class Evaluation:
     ) -> Measured:
         texts = samples.texts
         scores = score(self.judge, texts, self.tokenizer)
+        compared = self.other_real if samples.system == "data" else texts
         similarity = None
-        if real_features is not None and samples.system != "data":
-            features = self._features(texts)
+        if real_features is not None and compared is not None:
+            features = self._features(compared)
             assert features is not None
             similarity = mauve(real_features, features, seed=self.config.seed).score
         return Measured(
@@ -304,7 +334,7 @@ class Evaluation:
         summaries: list[MatchSummary | None] = [None] * len(found)
         by_text: dict[Any, list[int]] = {}
         for number, each in enumerate(found if self.config.matches else ()):
-            by_text.setdefault(_training_text(each.trained or self.run), []).append(number)
+            by_text.setdefault(training_text(each.trained or self.run), []).append(number)
         for numbers in by_text.values():
             texts = [found[number].texts for number in numbers]
             training = training_sequences(found[numbers[0]].trained or self.run, self.tokenizer)
@@ -331,8 +361,8 @@ class Evaluation:
             "length": self.model.length,
             "prefix": prefixes[self.config.protocol],
             "settings": self.base,
-            "runs": {run: _described(model.config) for run, model in self.models.items()},
-            "baseline": _described(self.baseline.config) if self.baseline is not None else None,
+            "runs": {run: described(model.config) for run, model in self.models.items()},
+            "baseline": described(self.baseline.config) if self.baseline is not None else None,
         }
 
     def _examples(self, found: Sequence[Samples]) -> dict[str, list[str]]:
@@ -363,41 +393,6 @@ def sample_texts(
     return prompts.with_tokens(torch.cat(parts))
 
 
-def held_out_sequences(
-    run: RunConfig, tokenizer: Tokenizer, config: EvaluationConfig, trained_on: Collection[str]
-) -> Sequences:
-    """The text that the runs, which trained on these splits, did not train on."""
-    data = run.data
-    if is_dataset(data.source):
-        dataset = TokenDataset(Path(data.source))
-        if dataset.tokenizer_hash != tokenizer_hash(tokenizer):
-            raise ValueError(f"the data set {data.source} has another tokenizer than the run")
-        split = config.split
-        if split == "auto":
-            split = "test" if "test" in dataset.splits else "valid"
-        if split in trained_on:
-            raise ValueError(f"the split {split} is what a run trained on; choose another --split")
-        if config.sequences == "documents":
-            return dataset.full_documents(split, data.length)
-        return prepared_sequences(dataset, data, split)
-    if config.split not in ("auto", "valid"):
-        raise ValueError(f"--split {config.split} needs a prepared data set; leave it out")
-    documents = load_documents(run).valid
-    if config.sequences == "documents":
-        return full_documents(documents, tokenizer, data.length)
-    return InMemory(to_sequences(documents, tokenizer, length=data.length, layout=data.layout))
-
-
-def training_sequences(run: RunConfig, tokenizer: Tokenizer) -> Sequences:
-    """The text that a run trained on."""
-    return load_corpus(run, tokenizer).train
-
-
-def _training_text(run: RunConfig) -> tuple[Any, ...]:
-    """What the text that a run trained on is a function of."""
-    return (run.data, None if is_dataset(run.data.source) else run.training.seed)
-
-
 def denoising_quality(model: TextModel, held_out: Sequences) -> dict[str, Any]:
     """Cross-entropy and accuracy by noise level, with and without self-conditioning."""
     if not isinstance(model, DiffusionTextModel):
@@ -414,64 +409,3 @@ def denoising_quality(model: TextModel, held_out: Sequences) -> dict[str, Any]:
         report = validate(model.network, model.table, tokens, model.warp.schedule(), config)
         found[name] = [asdict(level) for level in report.levels]
     return found
-
-
-def _with_source(config: RunConfig, source: str | None) -> RunConfig:
-    """The run's configuration with its text somewhere else."""
-    if source is None:
-        if not is_dataset(config.data.source) and config.data.source not in BUILT_IN:
-            path = Path(config.data.source)
-            if not path.exists():
-                raise ValueError(f"the run's text {path} is not there; say where with --data PATH")
-        return config
-    return replace(config, data=replace(config.data, source=source))
-
-
-def _check_comparable(model: TextModel, reference: TextModel) -> None:
-    if tokenizer_hash(model.tokenizer) != tokenizer_hash(reference.tokenizer):
-        raise ValueError(
-            "the runs have different tokenizers, so their tokens cannot be compared; train the "
-            "baseline on the same prepared data set"
-        )
-    for name in ("length", "layout"):
-        ours, other = (getattr(m.config.data, name) for m in (model, reference))
-        if ours != other:
-            raise ValueError(f"the runs differ in data.{name}: {other} and {ours}")
-    _check_same_split(model.config, reference.config)
-
-
-def _check_same_split(run: RunConfig, reference: RunConfig) -> None:
-    """The held-out part of a text that is not prepared depends on the run."""
-    source = reference.data.source
-    if is_dataset(source) or source in BUILT_IN:
-        return
-    if len({(each.training.seed, each.data.valid_share) for each in (run, reference)}) > 1:
-        raise ValueError(
-            "the runs differ in training.seed or data.valid_share, so each trained on what another "
-            "holds out; train them on one prepared data set: cdcd data prepare"
-        )
-
-
-def _about_judge(name: str, run: RunConfig, data: str | None) -> dict[str, Any]:
-    if name.startswith(HUGGING_FACE):
-        return {"name": name, "about": "a Hugging Face model", "disjoint": False}
-    directory = RunDirectory(Path(name))
-    config = directory.config
-    same_text = config.data.source == run.data.source or data is not None
-    disjoint = same_text and config.data.split != run.data.split
-    if run.data.source in BUILT_IN:
-        disjoint = config.training.seed != run.training.seed
-    where = f"{Path(config.data.source).name} ({config.data.split})"
-    return {
-        "name": name,
-        "about": f"{config.network.num_blocks} × {config.network.width}, trained on {where}",
-        "disjoint": disjoint,
-        "step": directory.steps()[-1],
-        "config": _described(config),
-    }
-
-
-def _described(config: RunConfig) -> dict[str, Any]:
-    """A run's configuration; of its text only the name, since a path is of one machine."""
-    source = Path(config.data.source).name
-    return asdict(replace(config, data=replace(config.data, source=source)))

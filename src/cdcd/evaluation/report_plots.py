@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cdcd.evaluation.report import Report, Row
 
 COLOURS = (BLUE, ORANGE, "#2f855a", "#805ad5", "#b83280", "#718096")
+CONTROL = "control: "
 
 
 def plot_frontiers(report: "Report", path: Path) -> None:
@@ -20,15 +21,28 @@ def plot_frontiers(report: "Report", path: Path) -> None:
     (x, x_error), (y, y_error) = (report.row("data").mean(name) for name in ("entropy", "nll"))
     axis.errorbar(x, y, y_error, x_error, "x", color="black", markersize=10, label="data")
     axis.axvline(x, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
-    for number, (label, rows) in enumerate(report.lines().items()):
-        _line(axis, rows, COLOURS[number % len(COLOURS)], label)
+    lines = report.lines()
+    controls = [label for label in lines if label.startswith(CONTROL)]
+    systems = [label for label in lines if label not in controls]
+    for number, label in enumerate(systems):
+        _line(axis, lines[label], COLOURS[number % len(COLOURS)], label)
+    for label in controls:
+        nll = lines[label][0].mean("nll")[0]
+        _line(axis, lines[label], GREY, f"{label} (NLL {nll:.1f})")
     axis.set(
+        ylim=_shown_range([y, *(row.mean("nll")[0] for name in systems for row in lines[name])]),
         xlabel="unigram entropy, pooled (nats)",
         ylabel="AR-NLL (nats a token)",
         title=f"Quality against diversity, {report.protocol['num_samples']} samples a point",
     )
     axis.legend(frameon=False)
     figure.savefig(path, dpi=130)
+
+
+def _shown_range(values: "Sequence[float]") -> tuple[float, float]:
+    """Room for the data and the systems; a control may lie far beyond them."""
+    margin = 0.12 * (max(values) - min(values)) + 0.1
+    return min(values) - margin, max(values) + margin
 
 
 def _line(axis: "Axes", rows: "Sequence[Row]", colour: str, label: str) -> None:
@@ -41,18 +55,13 @@ def _line(axis: "Axes", rows: "Sequence[Row]", colour: str, label: str) -> None:
         if row.settings:
             name, value = next(iter(row.settings.items()))
             axis.annotate(
-                f"{_short(name)} {value}",
+                f"{name.replace('_', ' ')} {value}",
                 place,
                 xytext=(4, 4),
                 textcoords="offset points",
                 fontsize=7,
                 color=colour,
             )
-
-
-def _short(name: str) -> str:
-    """The initials of a setting's words."""
-    return "".join(word[0] for word in name.split("_")) if "_" in name else name
 
 
 def plot_denoising_quality(denoising: dict[str, Any], path: Path) -> None:

@@ -62,18 +62,21 @@ class Texts:
 
 
 def held_out_texts(
-    sequences: Sequences, num_samples: int, protocol: Protocol, *, seed: int = 0
+    sequences: Sequences, num_samples: int, protocol: Protocol, *, seed: int = 0, skip: int = 0
 ) -> Texts:
-    """Random held-out sequences, each once, with the part that is to be generated."""
+    """Random held-out sequences, each once, with the part that is to be generated.
+
+    `skip` of them first: what is drawn with another `skip` is other text.
+    """
     if num_samples < 1:
         raise ValueError(f"num_samples is {num_samples}, it must be at least 1")
-    if num_samples > len(sequences):
+    if skip + num_samples > len(sequences):
         raise ValueError(
             f"{num_samples} samples were asked for, but the held-out text has {len(sequences)} "
             f"sequences of {sequences.length} tokens; lower --num-samples or hold out more text"
         )
     order = torch.randperm(len(sequences), generator=generator_for(seed, "held-out texts"))
-    tokens = sequences.rows(order[:num_samples])
+    tokens = sequences.rows(order[skip : skip + num_samples])
     return Texts(tokens, _generated(tokens, protocol, seed))
 
 

@@ -1,6 +1,6 @@
 """The configuration of a run, and the presets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -163,6 +163,19 @@ class RunConfig:
             )
         if self.network.tied_head and self.model != "autoregressive":
             raise ValueError("network.tied_head is for autoregressive models; leave it off")
+
+
+DIFFUSION_ONLY = ("process", "embedding", "warp", "objective", "sampling")
+AUTOREGRESSIVE_ONLY = ("decoding",)
+
+
+def refuse_unused(config: RunConfig, changes: Iterable[str]) -> None:
+    """A setting that a run's model does not have is a mistake, not a thing to ignore."""
+    autoregressive = config.model == "autoregressive"
+    unused = DIFFUSION_ONLY if autoregressive else AUTOREGRESSIVE_ONLY
+    for name in changes:
+        if name.split(".")[0] in unused:
+            raise ValueError(f"{name} is no setting of {config.model} models; leave it out")
 
 
 def base() -> RunConfig:
