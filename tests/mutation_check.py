@@ -66,6 +66,14 @@ MUTANTS = [
     Mutant("u in the order of the rows", "training/draws.py", "order = torch.randperm(batch, generator=generator, device=generator.device)", "order = torch.arange(batch, device=generator.device)", "test_draws.py", "uniform_at_every_row"),
     Mutant("final prediction at t_max", "diffusion/sampling.py", "final = estimator(x, times[-1].expand(len(x)), state)", "final = estimator(x, times[0].expand(len(x)), state)", "test_solvers.py", "most_recent"),
     Mutant("optimiser not restored", "training/trainer.py", 'self.optimiser.restore(without_prefix("model", saved.optimiser))', "pass", "test_resume.py", "bit"),
+    Mutant("a decoder that looks ahead", "networks/blocks.py", "mixed = attend(q, k, v, causal=self.causal)", "mixed = attend(q, k, v)", "test_autoregressive.py", "do_not_see"),
+    Mutant("padding predicted", "networks/autoregressive.py", "return tokens != PAD", "return tokens >= PAD", "test_tasks.py", "padding"),
+    Mutant("given tokens judged too", "evaluation/judge.py", "parts.append((nll * counts).sum(1))", "parts.append(nll.sum(1))", "test_judge.py", "equal_a_computation"),
+    Mutant("a quarter given instead of half", "evaluation/texts.py", "given = torch.full((samples, 1), length // 2)", "given = torch.full((samples, 1), length // 4)", "test_texts.py", "half"),
+    Mutant("every rank reads the same rows", "data/shards.py", "first = step * self.batch_size + rank * share", "first = step * self.batch_size", "test_shards.py", "ranks_share"),
+    Mutant("entropy of what is given too", "evaluation/statistics.py", "counted = tokens[is_generated]", "counted = tokens.flatten()", "test_statistics.py", "does_not_count"),
+    Mutant("MAUVE without its scaling", "evaluation/mauve.py", "torch.exp(-scaling * divergences)", "torch.exp(-divergences)", "test_mauve.py", "integral"),
+    Mutant("early stopping keeps the last", "training/trainer.py", "self.run.set_aside_after(best.step)", "pass", "test_tasks.py", "best_is_what_loads"),
 ]  # fmt: skip
 
 
