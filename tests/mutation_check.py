@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant("self-conditioning not detached", "diffusion/objective.py", "@torch.no_grad()\ndef _first_predictions", "def _first_predictions", "test_objective.py", "naive_reference or scaled_and_masked"),
     Mutant("wrong Heun weight", "diffusion/solvers.py", "(d + d_next) / 2", "(0.6 * d + 0.4 * d_next)", "test_solvers.py", "measured_order"),
     Mutant("Heun conditions on an old prediction", "diffusion/solvers.py", "t_next, estimate.state)", "t_next, state)", "test_solvers.py", "most_recent"),
-    Mutant("guidance branches swapped", "diffusion/estimator.py", "torch.lerp(unconditional.x0_hat, conditional.x0_hat, self.guidance_scale)", "torch.lerp(conditional.x0_hat, unconditional.x0_hat, self.guidance_scale)", "test_solvers.py", "guidance_extrapolates"),
+    Mutant("guidance branches swapped", "diffusion/estimator.py", "torch.lerp(unconditional, conditional, self.guidance_scale)", "torch.lerp(conditional, unconditional, self.guidance_scale)", "test_solvers.py", "guidance_extrapolates"),
     Mutant("score temperature multiplies", "diffusion/solvers.py", "/ (t * self.score_temperature)", "/ t * self.score_temperature", "test_solvers.py", "enter_where"),
     Mutant("state is the shaped prediction", "diffusion/estimator.py", "Estimate(logits, x0_hat, plain if self.self_conditioning", "Estimate(logits, x0_hat, x0_hat if self.self_conditioning", "test_network.py", "plain_prediction"),
     Mutant("score without 1/t²", "diffusion/interpolation.py", "return (x0_hat - x) / t[:, None, None] ** 2", "return (x0_hat - x) / t[:, None, None]", "test_interpolation.py", "single_gaussian"),

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,7 @@ from tiny import cdcd_main, start_tiny, tiny_options, train_tiny
 import cdcd
 from cdcd.data.corpus import read_documents
 from cdcd.data.tokenizer import EOS, PAD, UNKNOWN, WordTokenizer, learn_sentencepiece, learn_words
+from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.generation import DiffusionTextModel
 from cdcd.settings import override
 from cdcd.text_model import Canvas, split_gaps
@@ -356,3 +358,22 @@ def test_a_damaged_tokenizer_is_named(tmp_path, capsys):
         message = capsys.readouterr().err
         assert str(folder / name) in message
         assert message.count("\n") == 1
+
+
+def test_guidance_in_one_pass_is_two_passes(model):
+    """The network sees given and hidden tokens in one batch, with the states that two would have."""
+    tokens = torch.randint(3, model.tokenizer.vocab_size, (2, model.length))
+    is_noisy = torch.arange(model.length).expand(2, -1) >= 5
+    noise = torch.randn(2, model.length, model.table.shape[1])
+    guided = model.estimator(tokens, is_noisy, SamplingConfig(guidance_scale=3.0), noise=noise)
+    plain = model.estimator(tokens, is_noisy, SamplingConfig(), noise=noise)
+    hidden = replace(plain, is_dropped=torch.ones(2, dtype=torch.bool))
+    states, state = [None, None], None
+    for level in (20.0, 5.0, 1.0):
+        t = torch.full((2,), level)
+        found = guided(level * noise, t, state)
+        a, b = (each(level * noise, t, s) for each, s in zip((plain, hidden), states, strict=True))
+        torch.testing.assert_close(found.x0_hat, b.x0_hat + 3.0 * (a.x0_hat - b.x0_hat))
+        torch.testing.assert_close(found.logits, a.logits)
+        states, state = [a.state, b.state], found.state
+    assert (a.x0_hat - b.x0_hat).abs().max() > 1e-3

@@ -163,14 +163,15 @@ def test_tokens_at_noisy_positions_do_not_leak():
 
 
 def test_dropped_conditioning_hides_the_given_tokens_but_not_the_mask():
-    made, x, t = estimator(drop_conditioning=True)
+    made, x, t = estimator()
+    made = replace(made, is_dropped=torch.ones(len(x), dtype=torch.bool))
     others = replace(made, tokens=(made.tokens + 1) % VOCAB)
     flipped = replace(made, is_noisy=torch.ones_like(made.is_noisy))
     with torch.no_grad():
         hidden = made(x, t, None).logits
         torch.testing.assert_close(hidden, others(x, t, None).logits)
         assert (hidden - flipped(x, t, None).logits).abs().max() > 1e-4
-        kept = replace(made, drop_conditioning=False)
+        kept = replace(made, is_dropped=None)
         assert (hidden - kept(x, t, None).logits).abs().max() > 1e-4
 
 

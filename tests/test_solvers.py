@@ -8,7 +8,7 @@ import pytest
 import torch
 from languages import DIM, LENGTH, PROCESS, chain, exact_marginals, noise, oracle, table
 
-from cdcd.diffusion.estimator import Estimate, Guided, Replacement
+from cdcd.diffusion.estimator import Estimate, Estimator, Guided, Replacement
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo, rho_levels, sample, time_grid
 from cdcd.diffusion.solvers import SOLVERS
@@ -150,10 +150,29 @@ def test_score_temperature_and_noise_scale_enter_where_they_should():
     torch.testing.assert_close(found.x, expected)
 
 
+@dataclass(frozen=True)
+class Together:
+    """Two estimators as one, for the two halves of a batch."""
+
+    first: Estimator
+    second: Estimator
+
+    def __call__(self, x, t, state):
+        states = state or (None, None)
+        a, b = (
+            each(*halves)
+            for each, *halves in zip(
+                (self.first, self.second), x.chunk(2), t.chunk(2), states, strict=True
+            )
+        )
+        joined = (torch.cat([getattr(a, n), getattr(b, n)]) for n in ("logits", "x0_hat"))
+        return Estimate(*joined, (a.state, b.state))
+
+
 def test_guidance_extrapolates_from_unconditional_to_conditional():
     conditional, unconditional = oracle(2, given={0: 3}), oracle(2)
     x, t = noise(2) * 3, torch.full((2,), 3.0).double()
-    guided = Guided(conditional, unconditional, 2.5)(x, t, None)
+    guided = Guided(Together(conditional, unconditional), 2.5)(x, t, None)
     a, b = conditional(x, t).x0_hat, unconditional(x, t).x0_hat
     torch.testing.assert_close(guided.x0_hat, b + 2.5 * (a - b))
     torch.testing.assert_close(guided.logits, conditional(x, t).logits)
@@ -161,7 +180,7 @@ def test_guidance_extrapolates_from_unconditional_to_conditional():
 
 def test_guidance_keeps_a_state_for_each_branch():
     left, right = Counting(), Counting()
-    guided = Guided(left, right, 2.0)
+    guided = Guided(Together(left, right), 2.0)
     first = guided(noise(1), torch.ones(1).double(), None)
     guided(noise(1), torch.ones(1).double(), first.state)
     assert left.calls[1][1] == 1

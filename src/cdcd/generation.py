@@ -96,8 +96,13 @@ class DiffusionTextModel(TextModel):
             return Replacement(conditional, given, is_noisy, noise)
         if config.guidance_scale == 1.0 or not anything_given:
             return conditional
-        unconditional = replace(conditional, drop_conditioning=True)
-        return Guided(conditional, unconditional, config.guidance_scale)
+        both = replace(
+            conditional,
+            tokens=torch.cat([tokens, tokens]),
+            is_noisy=torch.cat([is_noisy, is_noisy]),
+            is_dropped=torch.arange(2 * len(tokens), device=self.device) >= len(tokens),
+        )
+        return Guided(both, config.guidance_scale)
 
     def _check_sampling(self, config: SamplingConfig, anything_given: bool) -> None:
         objective = self.config.objective

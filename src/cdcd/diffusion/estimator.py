@@ -85,8 +85,8 @@ class NetworkEstimator:
     is_noisy: Bool[Tensor, "batch seq"]
     self_conditioning: bool = True
     """Feed the last prediction back."""
-    drop_conditioning: bool = False
-    """Hide the given tokens: the unconditional branch of guidance."""
+    is_dropped: Bool[Tensor, " batch"] | None = None
+    """Rows whose given tokens are hidden: the unconditional branch of guidance."""
     softmax_temperature: float = 1.0
     nucleus: float = 1.0
     trained: Projection = field(default_factory=Projection)
@@ -97,7 +97,6 @@ class NetworkEstimator:
     def __call__(
         self, x: Float[Tensor, "batch seq embed"], t: Float[Tensor, " batch"], state: Tensor | None
     ) -> Estimate:
-        dropped = torch.full_like(t, self.drop_conditioning, dtype=torch.bool)
         given = F.embedding(self.tokens, self.table)
         logits = predict_logits(
             self.network,
@@ -106,7 +105,7 @@ class NetworkEstimator:
             given=given,
             x0_prev=state,
             is_noisy=self.is_noisy,
-            is_dropped=dropped,
+            is_dropped=self.is_dropped,
         ).to(x.dtype)
         plain = self.trained(interpolate(probabilities(logits), self.table), self.table)
         x0_hat = torch.where(self.is_noisy[..., None], self._shape(logits, plain), given)
@@ -125,20 +124,22 @@ class NetworkEstimator:
 
 @dataclass(frozen=True)
 class Guided:
-    """Classifier-free guidance (§6.4): extrapolate from the unconditional to the conditional x0_hat."""
+    """Classifier-free guidance (§6.4): extrapolate from the unconditional to the conditional x0_hat.
 
-    conditional: Estimator
-    unconditional: Estimator
+    `both` has every row twice, the second time with its given tokens hidden, so that one call of the
+    network serves both branches; its state is that of both.
+    """
+
+    both: Estimator
     guidance_scale: float
 
     def __call__(
         self, x: Float[Tensor, "batch seq embed"], t: Float[Tensor, " batch"], state: Any
     ) -> Estimate:
-        conditional_state, unconditional_state = state if state is not None else (None, None)
-        conditional = self.conditional(x, t, conditional_state)
-        unconditional = self.unconditional(x, t, unconditional_state)
-        x0_hat = torch.lerp(unconditional.x0_hat, conditional.x0_hat, self.guidance_scale)
-        return Estimate(conditional.logits, x0_hat, (conditional.state, unconditional.state))
+        estimate = self.both(torch.cat([x, x]), torch.cat([t, t]), state)
+        conditional, unconditional = estimate.x0_hat.chunk(2)
+        x0_hat = torch.lerp(unconditional, conditional, self.guidance_scale)
+        return Estimate(estimate.logits[: len(x)], x0_hat, estimate.state)
 
 
 @dataclass(frozen=True)
