@@ -7,7 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-MEGA, GIGA = 1e6, 1e9
+GIGA = 1e9
+NOISY = 0.25
+"""A spread above this is marked in the tables: something else was using the machine."""
 
 
 def publish(result: dict[str, Any], *, json_only: bool = False, out: Path | None = None) -> None:
@@ -38,7 +40,8 @@ def _where(result: dict[str, Any]) -> str:
 
 
 def _seconds(timing: dict[str, Any]) -> str:
-    return f"{timing['median'] * 1e3:.4g} ms ± {timing['spread'] / 2:.0%}"
+    shown = f"{timing['median'] * 1e3:.4g} ms ± {timing['spread'] / 2:.0%}"
+    return f"{shown} (not quiet)" if timing["spread"] > NOISY else shown
 
 
 def _memory(memory: dict[str, int]) -> str:
