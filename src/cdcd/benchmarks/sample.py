@@ -1,0 +1,206 @@
+"""How fast sampling is: whole batches through `fill`, random weights, nothing cached between them.
+
+Guidance is measured against none at the same steps, Heun against Euler at the same number of network
+calls, and an autoregressive model of the same blocks beside them.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from cdcd.benchmarks.flops import decoding_flops, sampling_flops
+from cdcd.benchmarks.measure import (
+    TERA,
+    MatrixRate,
+    Timing,
+    environment,
+    matrix_rate,
+    out_of_memory_as_error,
+    peak_memory,
+    reset_peak_memory,
+    timed,
+)
+from cdcd.benchmarks.shapes import describe, random_tokens, randomise, synthetic_tokenizer
+from cdcd.diffusion.warping import TimeWarp
+from cdcd.generation import AutoregressiveTextModel, DiffusionTextModel
+from cdcd.networks.autoregressive import AutoregressiveModel
+from cdcd.networks.language_model import LanguageModel
+from cdcd.networks.precision import choose_device, choose_dtype
+from cdcd.settings import override
+from cdcd.training.config import RunConfig
+from cdcd.training.tasks import build_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleBenchConfig:
+    """How sampling is measured."""
+
+    batch: int = 64
+    """Sequences at a time."""
+    repeats: int = 5
+    """Batches that are timed: their median is reported."""
+    warmup: int = 1
+    """Batches before them that are not."""
+    given: float = 0.25
+    """Share of each sequence that is given: its beginning."""
+    guidance: float = 2.0
+    """Guidance scale of the guided samples."""
+    matrix_size: int | None = None
+    """Size of the matrix product that the rate is compared with; none: 8192 on a GPU, 2048 on a CPU."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "repeats"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least 1")
+        if self.warmup < 0:
+            raise ValueError(f"warmup is {self.warmup}, it must not be negative")
+        if not 0 < self.given < 1:
+            raise ValueError(f"given is {self.given}, it must be between 0 and 1")
+        if self.guidance == 1:
+            raise ValueError("guidance is 1, which is none: choose another scale")
+
+
+def new_text_model(config: RunConfig) -> DiffusionTextModel | AutoregressiveTextModel:
+    """A model with random weights."""
+    device = choose_device(config.training.device)
+    dtype, vocab_size = choose_dtype(config.training.dtype, device), config.data.vocab_size
+    tokenizer = synthetic_tokenizer(vocab_size)
+    model = build_model(config, vocab_size)
+    randomise(model)
+    if isinstance(model, AutoregressiveModel):
+        return AutoregressiveTextModel(config, tokenizer, model.to(device), dtype=dtype)
+    assert isinstance(model, LanguageModel)
+    warp = TimeWarp(config.warp, config.process).to(device)
+    return DiffusionTextModel(config, tokenizer, model.to(device), warp, dtype=dtype)
+
+
+def num_given(config: RunConfig, share: float) -> int:
+    """Given tokens of a sequence: at least one given, at least one to generate."""
+    return min(max(1, round(share * config.data.length)), config.data.length - 1)
+
+
+def time_fill(
+    model: DiffusionTextModel | AutoregressiveTextModel,
+    bench: SampleBenchConfig,
+    *,
+    batch: int,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Time whole batches under some settings."""
+    config = model.config
+    given = num_given(config, bench.given)
+    tokens = random_tokens(config, batch).to(model.device)
+    is_noisy = (torch.arange(config.data.length) >= given).expand(batch, -1).to(model.device)
+    chosen: Any = model.settings(settings)
+    places = [(0, i) for i in range(batch)]
+    with out_of_memory_as_error(f"{batch} samples of {describe(config)}"):
+        reset_peak_memory(model.device)
+        timing = timed(
+            lambda: model.fill(tokens, is_noisy, places, chosen),
+            model.device,
+            repeats=bench.repeats,
+            warmup=bench.warmup,
+        )
+    memory = peak_memory(model.device)
+    return {"settings": settings, **_rates(model, batch, given, chosen, timing), "memory": memory}
+
+
+def _rates(
+    model: DiffusionTextModel | AutoregressiveTextModel,
+    batch: int,
+    given: int,
+    chosen: Any,
+    timing: Timing,
+) -> dict[str, Any]:
+    config = model.config
+    vocab_size, tokens = config.data.vocab_size, batch * (config.data.length - given)
+    if isinstance(model, DiffusionTextModel):
+        guided = chosen.guidance_scale != 1.0
+        evaluations = chosen.num_evaluations * (1 + guided)
+        flops = sampling_flops(config, vocab_size, batch, chosen, guided=guided)
+    else:
+        evaluations = config.data.length - given
+        flops = decoding_flops(config, vocab_size, batch, given)
+    return {
+        "model": config.model,
+        "batch": batch,
+        "tokens": tokens,
+        "network_calls": evaluations,
+        "seconds": timing.as_dict(),
+        "seconds_per_call": timing.median / evaluations,
+        "tokens_per_s": tokens / timing.median,
+        "flops": flops,
+        "tflops": flops / timing.median / TERA,
+    }
+
+
+def bench_sample(name: str, config: RunConfig, bench: SampleBenchConfig) -> dict[str, Any]:
+    """Everything that `cdcd bench sample` reports."""
+    if config.model == "autoregressive":
+        raise ValueError("bench sample measures both models: leave out --model autoregressive")
+    device = choose_device(config.training.device)
+    rows = diffusion_rows(config, bench) | autoregressive_rows(config, bench)
+    rate = matrix_rate(device, bench.matrix_size)
+    _compare_with(rows, rate)
+    return {
+        "benchmark": "sample",
+        "shape": name,
+        "description": describe(config),
+        "device": device.type,
+        "rows": rows,
+        "guidance_ratio": _ratio(rows, "guided", "euler"),
+        "heun_ratio": _ratio(rows, "heun", "euler"),
+        "batch_1_latency_s": rows["batch 1"]["seconds"]["median"],
+        "matrix": rate.as_dict(),
+        "matrix_tflops": rate.tflops,
+        "bench": asdict(bench),
+        "environment": environment(device),
+        "config": asdict(config),
+    }
+
+
+def diffusion_rows(config: RunConfig, bench: SampleBenchConfig) -> dict[str, dict[str, Any]]:
+    """Euler, guided, Heun at equal network calls, and a single sequence."""
+    with out_of_memory_as_error(describe(config)):
+        model = new_text_model(config)
+    steps = config.sampling.num_steps
+    even = {"num_steps": max(2, steps + steps % 2)}
+    half = {"num_steps": even["num_steps"] // 2, "solver": "heun"}
+    return {
+        "euler": time_fill(model, bench, batch=bench.batch, solver="euler", **even),
+        "guided": time_fill(
+            model,
+            bench,
+            batch=bench.batch,
+            solver="euler",
+            guidance_scale=bench.guidance,
+            **even,
+        ),
+        "heun": time_fill(model, bench, batch=bench.batch, **half),
+        "batch 1": time_fill(model, bench, batch=1, solver="euler", **even),
+    }
+
+
+def autoregressive_rows(config: RunConfig, bench: SampleBenchConfig) -> dict[str, dict[str, Any]]:
+    """The same blocks, decoding."""
+    model = new_text_model(replace(config, model="autoregressive"))
+    return {
+        "autoregressive": time_fill(model, bench, batch=bench.batch),
+        "autoregressive, batch 1": time_fill(model, bench, batch=1),
+    }
+
+
+def _compare_with(rows: dict[str, dict[str, Any]], rate: MatrixRate) -> None:
+    for row in rows.values():
+        row["ratio"] = row["tflops"] / rate.tflops
+
+
+def _ratio(rows: dict[str, dict[str, Any]], above: str, below: str) -> float:
+    return rows[above]["seconds"]["median"] / rows[below]["seconds"]["median"]
+
+
+def time_steps(config: RunConfig, bench: SampleBenchConfig, num_steps: int) -> dict[str, Any]:
+    """A batch by Euler's method, for the scaling curves."""
+    model = new_text_model(override(config, {"sampling.num_steps": num_steps}))
+    return time_fill(model, bench, batch=bench.batch, solver="euler", num_steps=num_steps)

@@ -1,0 +1,322 @@
+"""Benchmarks: FLOPs against torch's own counter, and what `cdcd bench` reports."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import cdcd_main, silent, tiny_config
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from cdcd.benchmarks import flops, measure, shapes
+from cdcd.benchmarks.sample import new_text_model
+from cdcd.benchmarks.scaling import scaled, shapes_along
+from cdcd.benchmarks.train import TrainBenchConfig, measure_training
+from cdcd.training.trainer import Trainer
+
+SMALL = {"data.vocab_size": 60, "data.length": 12, "network.num_blocks": 2}
+
+
+def new_trainer(config, folder):
+    run, (train, valid) = shapes.synthetic_run(config, folder)
+    return Trainer(run, train, valid, console=silent())
+
+
+def counted(work):
+    """Operations that torch sees; fused attention is taken apart into its products."""
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        work()
+    return counter.get_total_flops()
+
+
+# FLOPs
+
+STEPS = {
+    "adam": {},
+    "muon": {"training.optimiser": "muon"},
+    "three quarters": {"objective.self_conditioned_share": 0.75, "training.batch_size": 7},
+    "no self-conditioning": {"objective.self_conditioning": False},
+    "parts": {"training.accumulate": 4},
+    "no time": {"network.time_input": False},
+    "odd time units": {"network.time_units": 17},
+    "clamp": {"embedding.clamp": True},
+    "score matching": {"objective.loss": "score_matching"},
+    "score matching, clamped": {"objective.loss": "score_matching", "embedding.clamp": True},
+    "autoregressive": {"model": "autoregressive"},
+    "autoregressive, tied, muon": {
+        "model": "autoregressive",
+        "network.tied_head": True,
+        "training.optimiser": "muon",
+    },
+}
+
+
+@pytest.mark.parametrize("changes", STEPS.values(), ids=STEPS)
+def test_a_training_step_is_counted_exactly(changes, tmp_path):
+    """The whole step of the Trainer, its second: the first has no optimiser state yet."""
+    trainer = new_trainer(tiny_config(SMALL | changes), tmp_path)
+    trainer.train_step()
+    assert counted(trainer.train_step) == flops.step_flops(trainer.config, 60)["total"]
+
+
+def test_the_counter_would_notice_a_missing_part(tmp_path):
+    """Power: without any one of its lines the formula is wrong."""
+    trainer = new_trainer(tiny_config(SMALL | {"training.optimiser": "muon"}), tmp_path)
+    expected = counted(trainer.train_step)
+    lines = flops.step_flops(trainer.config, 60)
+    total = lines.pop("total")
+    assert expected == total == sum(lines.values())
+    assert all(expected != total - line for line in lines.values())
+    assert lines["self_conditioning"] == lines["forward"] * 0.75
+
+
+def test_the_parts_of_a_forward_pass():
+    """Each part against the products of its own modules."""
+    config = tiny_config(SMALL)
+    model = new_text_model(config).network.network
+    rows, parts = 3, flops.forward_flops(config, 60, 3)
+    x = torch.randn(rows, 12, config.embedding.dim)
+    inputs = {"c": x, "x0_prev": x, "is_noisy": torch.ones(rows, 12, dtype=torch.bool)}
+    with FlopCounterMode(display=False, depth=4) as counter:
+        model(x, torch.ones(rows), **inputs)
+    seen = {
+        name.partition(".")[2]: sum(found.values())
+        for name, found in counter.get_flop_counts().items()
+    }
+    blocks = [f"blocks.{i}" for i in range(2)]
+    assert parts["input"] == seen["stack"]
+    assert parts["time"] == seen["time"]
+    assert parts["head"] == seen["head"]
+    norms = ["norm", *(f"{b}.{n}_norm" for b in blocks for n in ("attention", "mlp"))]
+    assert parts["modulation"] == sum(seen[name] for name in norms)
+    assert parts["mlp"] == sum(seen[f"{b}.mlp_{n}"] for b in blocks for n in ("in", "out"))
+    attention = sum(seen[f"{b}.attention"] for b in blocks)
+    assert parts["projections"] + parts["scores"] == attention
+    assert parts["projections"] == sum(
+        seen[f"{b}.attention.{n}"] for b in blocks for n in ("qkv", "out")
+    )
+
+
+SAMPLERS = {
+    "euler": {"num_steps": 3},
+    "heun": {"num_steps": 2, "solver": "heun"},
+    "guided": {"num_steps": 3, "guidance_scale": 2.0},
+    "nearest": {"num_steps": 3, "final_prediction": "nearest"},
+    "nucleus": {"num_steps": 3, "nucleus": 0.9},
+}
+
+
+@pytest.mark.parametrize("settings", SAMPLERS.values(), ids=SAMPLERS)
+def test_sampling_is_counted_exactly(settings):
+    config = tiny_config(SMALL)
+    model = new_text_model(config)
+    chosen = model.settings(settings)
+    guided = chosen.guidance_scale != 1
+    expected = flops.sampling_flops(config, 60, 2, chosen, guided=guided)
+    assert counted(lambda: fill(model, 2, 3, chosen)) == expected
+
+
+@pytest.mark.parametrize("given", [1, 5])
+def test_decoding_is_counted_exactly(given):
+    config = tiny_config(SMALL | {"model": "autoregressive"})
+    model = new_text_model(config)
+    found = counted(lambda: fill(model, 2, given, model.settings({})))
+    assert found == flops.decoding_flops(config, 60, 2, given)
+
+
+def fill(model, batch, given, settings):
+    tokens = shapes.random_tokens(model.config, batch)
+    is_noisy = (torch.arange(tokens.shape[1]) >= given).expand(batch, -1)
+    return model.fill(tokens, is_noisy, [(0, i) for i in range(batch)], settings)
+
+
+# What is measured
+
+
+def test_the_shapes_are_those_of_the_documents():
+    sizes = {}
+    for name, make in shapes.SHAPES.items():
+        c = make()
+        network = (c.network.num_blocks, c.network.width, c.network.num_heads, c.embedding.dim)
+        sizes[name] = (*network, c.data.vocab_size, c.data.length, c.training.batch_size)
+    assert sizes["A"] == (8, 512, 8, 128, 4096, 32, 512)
+    assert sizes["B"] == (8, 512, 8, 256, 8192, 64, 1024)
+    assert sizes["C"] == (8, 1024, 16, 256, 32000, 64, 1024)
+    assert sizes["demo"][:4] == (3, 96, 4, 32)
+
+
+def test_the_timed_steps_are_those_of_the_trainer(tmp_path, monkeypatch):
+    """Exactly warm-up and timed steps are made, each with its line of metrics, and they train."""
+    config = tiny_config(SMALL | {"training.log_every": 2})
+    rows, made = [], []
+    from cdcd.training import logging, trainer
+
+    monkeypatch.setattr(logging.MetricsLog, "write", lambda _, row: rows.append(row["step"]))
+    step = trainer.Trainer.train_step
+    monkeypatch.setattr(trainer.Trainer, "train_step", lambda t: made.append(t.step) or step(t))
+    measured = measure_training(config, TrainBenchConfig(steps=6, warmup=2, repeats=3))
+    assert made == list(range(8))
+    assert rows == [2, 4, 6, 8]
+    assert len(measured.seconds_per_step.all) == 3
+    assert measured.launch_to_first_step > measured.build_to_first_step > 0
+
+
+def test_axes_change_one_thing_and_keep_the_head_size():
+    config = shapes.shape_tiny()
+    wide = scaled(config, "width", 2)
+    assert wide.network.width == 2 * config.network.width
+    assert wide.network.width / wide.network.num_heads == 64 / config.network.num_heads
+    assert replace(wide, network=config.network) == config
+    assert [c.data.length for c in shapes_along(config, "length", [2, 0.5])] == [16, 32, 64]
+
+
+def test_matrix_rate_is_its_operations_over_its_time():
+    rate = measure.matrix_rate(torch.device("cpu"), 64, repeats=3)
+    assert rate.tflops == pytest.approx(2 * 64**3 / rate.timing.median / 1e12)
+
+
+# The command line
+
+TINY = ["--data.vocab-size", 60, "--data.length", 12, "--training.batch-size", 8]
+TINY += ["--network.num-blocks", 1, "--network.width", 32, "--network.num-heads", 2]
+TINY += ["--shape", "demo", "--matrix-size", 64]
+
+
+def last_line(capsys):
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_bench_train(tmp_path, capsys):
+    options = ["--steps", 4, "--warmup", 1, "--repeats", 2, "--compare-self-conditioning"]
+    out = tmp_path / "results" / "train.json"
+    assert cdcd_main("bench", "train", *TINY, *options, "--profile", "--out", out) == 0
+    found = last_line(capsys)
+    assert found == json.loads(out.read_text())
+    seconds = found["seconds_per_step"]["median"]
+    assert found["tokens_per_step"] == 8 * 12
+    assert found["tokens_per_s"] == pytest.approx(96 / seconds)
+    assert found["steps_per_s"] == pytest.approx(1 / seconds)
+    assert found["tflops"] == pytest.approx(found["flops_per_step"]["total"] / seconds / 1e12)
+    assert found["ratio"] == pytest.approx(found["tflops"] / found["matrix_tflops"])
+    assert found["matrix"]["size"] == 64
+    assert found["peak_memory"]["rss"] > 50e6
+    assert found["launch_to_first_step_s"] > found["build_to_first_step_s"] > 0
+    compared = found["self_conditioning"]
+    off = compared["seconds_per_step_off"]["median"]
+    assert compared["share_of_step"] == pytest.approx(1 - off / seconds)
+    lines = found["flops_per_step"]
+    extra = lines["self_conditioning"] + lines["interpolation"]
+    assert compared["share_of_flops"] == pytest.approx(extra / lines["total"])
+    profile = found["profile"]
+    assert 0 <= profile["share_outside_operations"] < 1
+    assert {"aten::addmm", "aten::bmm"} <= {row["operation"] for row in profile["operations"]}
+    assert found["environment"]["torch"] == torch.__version__
+    assert found["config"]["data"]["vocab_size"] == 60
+
+
+def test_bench_train_of_an_autoregressive_model(capsys):
+    options = ["--steps", 2, "--warmup", 1, "--repeats", 1, "--model", "autoregressive"]
+    assert cdcd_main("bench", "train", *TINY, *options, "--json") == 0
+    shown = capsys.readouterr().out
+    assert shown.count("\n") == 1
+    assert json.loads(shown)["flops_per_step"]["self_conditioning"] == 0
+
+
+def test_bench_sample(capsys):
+    options = ["--sampling.num-steps", 4, "--batch", 3, "--repeats", 2]
+    assert cdcd_main("bench", "sample", *TINY, *options) == 0
+    found = last_line(capsys)
+    rows = found["rows"]
+    assert {name: row["network_calls"] for name, row in rows.items()} == {
+        "euler": 5,
+        "guided": 10,
+        "heun": 5,
+        "batch 1": 5,
+        "autoregressive": 9,
+        "autoregressive, batch 1": 9,
+    }
+    for row in rows.values():
+        assert row["tokens"] == row["batch"] * 9
+        assert row["tokens_per_s"] == pytest.approx(row["tokens"] / row["seconds"]["median"])
+        assert row["ratio"] == pytest.approx(row["tflops"] / found["matrix_tflops"])
+    assert rows["guided"]["flops"] == 2 * rows["euler"]["flops"]
+    assert rows["heun"]["flops"] == rows["euler"]["flops"]
+    times = [rows[name]["seconds"]["median"] for name in ("guided", "euler")]
+    assert found["guidance_ratio"] == pytest.approx(times[0] / times[1])
+
+
+def test_bench_scaling(tmp_path, capsys):
+    options = ["--factors", "1,2", "--axes", "width,batch", "--steps", 2, "--repeats", 1]
+    options += ["--sampling.num-steps", 2, "--warmup", 1, "--plot", tmp_path / "scaling.png"]
+    assert cdcd_main("bench", "scaling", *TINY, *options) == 0
+    found = last_line(capsys)
+    assert [p["value"] for p in found["training"]["width"]] == [32, 64]
+    assert [p["value"] for p in found["training"]["batch"]] == [8, 16]
+    assert [p["value"] for p in found["sampling"]["steps"]] == [2, 4]
+    base, wider = found["training"]["width"]
+    assert base["ideal_tokens_per_s"] == pytest.approx(base["tokens_per_s"])
+    assert wider["ideal_tokens_per_s"] < base["ideal_tokens_per_s"]
+    assert (tmp_path / "scaling.png").stat().st_size > 10_000
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["train", "--shape", "D"], "unknown shape D"),
+        (["train", "--preset", "smal"], "did you mean small"),
+        (["train", "--shape", "A", "--preset", "small"], "not both"),
+        (["train", "--steps", "7"], "must be a multiple of repeats"),
+        (["train", "--warmup", "0"], "the first step compiles"),
+        (["train", "--threads", "0"], "at least 1"),
+        (["train", "--data.vocab-size", "3"], "above 3"),
+        (["sample", "--guidance", "1"], "choose another scale"),
+        (["sample", "--model", "autoregressive"], "leave out --model"),
+        (["scaling", "--axes", "colour"], "unknown axis colour"),
+        (["scaling", "--factors", "a,b"], "not numbers"),
+        (
+            ["train", "--compare-self-conditioning", "--objective.self-conditioning", "false"],
+            "it is off in this shape",
+        ),
+        (["train", "--stesp", "3"], "did you mean --steps"),
+    ],
+)
+def test_mistakes_are_one_line(options, message, capsys):
+    assert cdcd_main("bench", *options) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu(capsys):
+    assert cdcd_main("bench", "train", "--training.device", "cuda") == 2
+    assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_too_little_memory_names_the_shape(capsys):
+    """A batch of some hundred terabytes."""
+    options = ["--training.batch-size", 10**9, "--data.length", 10**5]
+    assert cdcd_main("bench", "train", *TINY, *options) == 2
+    shown = capsys.readouterr().err
+    assert "not enough memory for" in shown
+    assert "batch 1000000000 × 100000" in shown
+
+
+def test_scaling_goes_on_where_a_shape_does_not_fit(monkeypatch, capsys):
+    from cdcd.benchmarks import scaling
+
+    def measured(config, bench):
+        if config.training.batch_size > 8:
+            raise measure.OutOfMemory("too large")
+        return measure_training(config, bench)
+
+    monkeypatch.setattr(scaling, "measure_training", measured)
+    options = ["--factors", "2", "--axes", "batch", "--steps", 1, "--repeats", 1, "--warmup", 1]
+    assert cdcd_main("bench", "scaling", *TINY, *options, "--sampling", "false") == 0
+    shown = capsys.readouterr().out
+    assert "out of memory" in shown
+    assert json.loads(shown.splitlines()[-1])["training"]["batch"][1]["error"] == "too large"
