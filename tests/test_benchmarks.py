@@ -210,7 +210,11 @@ def test_bench_train(tmp_path, capsys):
     assert compared["share_of_flops"] == pytest.approx(extra / lines["total"])
     profile = found["profile"]
     assert 0 <= profile["share_outside_operations"] < 1
-    assert {"aten::addmm", "aten::bmm"} <= {row["operation"] for row in profile["operations"]}
+    times = [row["seconds_per_step"] for row in profile["operations"]]
+    assert times == sorted(times, reverse=True)
+    assert len(times) == 20
+    assert sum(times) <= profile["seconds_in_operations"]
+    assert profile["calls_per_step"] > 500
     assert found["environment"]["torch"] == torch.__version__
     assert found["config"]["data"]["vocab_size"] == 60
 
