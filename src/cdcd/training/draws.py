@@ -69,7 +69,9 @@ def draw_for_step(
     seed: int,
     step: int,
     device: torch.device,
+    rows: slice | None = None,
 ) -> Draws:
-    """The draws of training step `step`."""
+    """The draws of training step `step`: of its whole batch, or of some rows."""
     generator = generator_for(seed, "draws", step, device=device)
-    return draw(shape, objective, schedule, generator=generator)
+    drawn = draw(shape, objective, schedule, generator=generator)
+    return drawn if rows is None else drawn.rows(rows)
