@@ -76,9 +76,9 @@ class World:
         """The rows of all ranks in order, on every rank; each has as many."""
         if self.size == 1:
             return rows
-        found = rows.new_empty((self.size * rows.shape[0], *rows.shape[1:]))
-        dist.all_gather_into_tensor(found, rows.contiguous())
-        return found
+        found = [torch.empty_like(rows) for _ in range(self.size)]
+        dist.all_gather(found, rows.contiguous())
+        return torch.cat(found)
 
     @torch.no_grad()
     def take_from_main(self, *tensors: Tensor) -> None:

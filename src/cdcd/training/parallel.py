@@ -5,6 +5,7 @@ pass. Both engines average gradients over the ranks, while the loss is a sum ove
 global batch: each rank multiplies its part by the number of ranks, which makes the average a sum.
 """
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, TypeVar, runtime_checkable
@@ -90,8 +91,12 @@ class Replicated:
         self.size = world.size
         # One compiled graph: cut at DDP's buckets, it would be cut through the extra pass too.
         torch._dynamo.config.optimize_ddp = False  # pyright: ignore[reportAttributeAccessIssue]
+        # Buffers never change, and need not be sent. The option has a new name since torch 2.13.
+        known = inspect.signature(DistributedDataParallel).parameters
+        name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        options: dict[str, Any] = {name: False}
         self.entry = DistributedDataParallel(
-            _Entry(model), broadcast_buffers=False, gradient_as_bucket_view=True
+            _Entry(model), gradient_as_bucket_view=True, **options
         )
 
     def loss(self, function: Callable[..., T], *inputs: Any) -> T:
