@@ -2,26 +2,61 @@
 
     torchrun … tests/ranks.py JOBS.json
 
-A job is {"out": RUN, "changes": {…}} to start a run, with "resume": true to go on with one.
+A job starts a run, or goes on with one ("resume"); "fault" breaks the exchange between the ranks, to
+show that the tests would notice.
 """
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from tiny import silent, tiny_config
+from torch import Tensor, nn
 
 from cdcd.training import run as runs
-from cdcd.training.distributed import World, join
+from cdcd.training import trainer as trainers
+from cdcd.training.distributed import ALONE, World, join
+from cdcd.training.parallel import Replicated, whole
+
+FAULTS = {
+    "each rank divides by its own targets": (World, "sum", lambda self, x: x * self.size),
+    "every rank draws the first rows": (World, "rows", lambda self, n: slice(0, n // self.size)),
+    "gradients are averaged": (Replicated, "backward", lambda self, loss: loss.backward()),
+    "each rank fits its own warp": (World, "gather", lambda self, rows: rows),
+}
 
 
-def train(job: dict, world: World) -> None:
+def train(job: dict[str, Any], world: World = ALONE) -> Path:
+    """Run a job; the norm of every gradient goes to RUN/norms.json."""
     out = Path(job["out"])
-    if job.get("resume"):
-        trainer = runs.resume(out, changes=job["changes"], console=silent(), world=world)
-    else:
-        trainer = runs.start(tiny_config(job["changes"]), out, console=silent(), world=world)
-    trainer.train()
+    with mock.patch.object(*FAULTS[job["fault"]]) if "fault" in job else nullcontext():
+        if job.get("resume"):
+            trainer = runs.resume(out, changes=job["changes"], console=silent(), world=world)
+        else:
+            trainer = runs.start(tiny_config(job["changes"]), out, console=silent(), world=world)
+        with recorded_norms() as norms:
+            trainer.train()
+    if world.is_main:
+        (out / "norms.json").write_text(json.dumps(norms))
+    return out
+
+
+@contextmanager
+def recorded_norms() -> Iterator[list[float]]:
+    """Adam does not care how long a gradient is, so the losses alone would not tell."""
+    norms, update = [], trainers.Trainer._update_model
+
+    def record(trainer: trainers.Trainer) -> None:
+        gradients: list[Tensor] = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+        norms.append(float(nn.utils.get_total_norm([whole(g) for g in gradients])))
+        update(trainer)
+
+    with mock.patch.object(trainers.Trainer, "_update_model", record):
+        yield norms
 
 
 if __name__ == "__main__":
