@@ -8,9 +8,10 @@ and never wait for the GPU.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
@@ -40,6 +41,8 @@ class World:
     local_rank: int = 0
     """Number of this process among those of its machine: which GPU it takes."""
     local_size: int = 1
+    store: dist.Store | None = field(default=None, compare=False, repr=False)
+    """Where the ranks leave notes for each other."""
 
     @property
     def is_main(self) -> bool:
@@ -124,8 +127,7 @@ class World:
 
     def is_first_to_say(self, message: str) -> bool:
         """Whether no other rank has said this: what all would say is said once."""
-        store = dist.distributed_c10d._get_default_store()
-        return store.add(f"said {message}", 1) == 1
+        return self.store is None or self.store.add(f"said {message}", 1) == 1
 
 
 ALONE = World()
@@ -142,8 +144,9 @@ def join() -> Iterator[World]:
         int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     )
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=TIMEOUT)
-    world = World(rank, size, local_rank, local_size)
+    store = _meeting_place()
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    world = World(rank, size, local_rank, local_size, store)
     try:
         yield world
     except Exception as error:
@@ -152,6 +155,27 @@ def join() -> Iterator[World]:
             raise SaidElsewhere from error
         raise
     dist.destroy_process_group()
+
+
+def _meeting_place() -> dist.Store:
+    """Where the ranks find each other.
+
+    torchrun keeps its store over restarts, with the addresses of the dead in it (torch 2.13 waits for
+    them), so every attempt gets a place of its own. Machines count attempts each for themselves: with
+    several of them, torchrun must make a new store instead.
+    """
+    store, rank, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return store
+    if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
+        return dist.PrefixStore(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    if rank == 0 and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+        print(
+            "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on all machines, or a restart may not find the "
+            "other ranks",
+            file=sys.stderr,
+        )
+    return store
 
 
 def is_lost_contact(error: RuntimeError) -> bool:
