@@ -2,11 +2,12 @@
 
     torchrun … tests/ranks.py JOBS.json
 
-A job starts a run, or goes on with one ("resume"); "fault" breaks the exchange between the ranks, to
-show that the tests would notice.
+A job starts a run, or goes on with one ("resume"). "fault" breaks the exchange between the ranks, to
+show that the tests would notice; "stop_at" sends the last rank a signal at a step.
 """
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -39,10 +40,30 @@ def train(job: dict[str, Any], world: World = ALONE) -> Path:
         else:
             trainer = runs.start(tiny_config(job["changes"]), out, console=silent(), world=world)
         with recorded_norms() as norms:
-            trainer.train()
+            if "stop_at" not in job:
+                trainer.train()
+            else:
+                train_and_stop(trainer, job["stop_at"])
     if world.is_main:
         (out / "norms.json").write_text(json.dumps(norms))
     return out
+
+
+def train_and_stop(trainer: trainers.Trainer, step: int) -> None:
+    """What each rank says when the last one gets a signal goes to RUN/stopped-RANK."""
+    one_step, world = trainer.train_step, trainer.world
+
+    def and_signal() -> Tensor:
+        loss = one_step()
+        if trainer.step == step and world.rank == world.size - 1:
+            signal.raise_signal(signal.SIGTERM)
+        return loss
+
+    trainer.train_step = and_signal
+    try:
+        trainer.train()
+    except trainers.Stopped as stopped:
+        (trainer.run.path / f"stopped-{world.rank}").write_text(str(stopped))
 
 
 @contextmanager

@@ -166,14 +166,7 @@ def resume(
     """Go on with a run; only settings of `training` (but for the seed), `sampling` and `decoding` may change."""
     run = RunDirectory(out)
     changes = dict(changes or {})
-    free = ("training.", "sampling.", "decoding.")
-    # Another seed would be another corpus and another split: held-out text would be trained on.
-    if fixed := [n for n in changes if not n.startswith(free) or n == "training.seed"]:
-        raise ValueError(
-            f"{fixed[0]} is fixed by the run {out}; only training.* (but for the seed), "
-            f"sampling.* and decoding.* can change"
-        )
-    config = override(run.config, changes)
+    config = _changed(run, changes)
     if run.existing_step(checkpoint) >= config.training.steps:
         raise ValueError(
             f"{out} has already been trained for its {config.training.steps} steps; "
@@ -201,6 +194,18 @@ def resume(
     return trainer
 
 
+def _changed(run: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
+    """A run's configuration with changes, where all of them can be made."""
+    free = ("training.", "sampling.", "decoding.")
+    # Another seed would be another corpus and another split: held-out text would be trained on.
+    if fixed := [n for n in changes if not n.startswith(free) or n == "training.seed"]:
+        raise ValueError(
+            f"{fixed[0]} is fixed by the run {run.path}; only training.* (but for the seed), "
+            f"sampling.* and decoding.* can change"
+        )
+    return override(run.config, changes)
+
+
 def changes_to(run: RunDirectory, config: RunConfig) -> dict[str, Any]:
     """The settings in which a configuration, made for a new run, differs from that of a run."""
     present = flatten(run.config)
@@ -209,4 +214,4 @@ def changes_to(run: RunDirectory, config: RunConfig) -> dict[str, Any]:
 
 def is_finished(run: RunDirectory, changes: Mapping[str, Any]) -> bool:
     """Whether a run with these changes has no step left."""
-    return run.existing_step() >= override(run.config, changes).training.steps
+    return run.existing_step() >= _changed(run, changes).training.steps

@@ -4,6 +4,7 @@ It is there to resume one's own run, on any number of ranks. What is loaded to s
 is `weights.safetensors` beside it.
 """
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -34,7 +35,10 @@ def write_shards(folder: Path, tensors: Tensors, world: World) -> dict[str, str]
 
 def read_shards(folder: Path, tensors: Tensors) -> None:
     """Fill tensors, whole or sharded over any number of ranks, with what was saved under their names."""
-    dcp.load(tensors, checkpoint_id=folder, no_dist=not dist.is_initialized())
+    with warnings.catch_warnings():
+        # A single process is meant.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.load(tensors, checkpoint_id=folder, no_dist=not dist.is_initialized())
 
 
 def empty_state(folder: Path, prefix: str, parameters: Tensors) -> Tensors:
