@@ -131,7 +131,12 @@ def test_rows_are_drawn_as_in_the_whole_batch(batch):
     whole = draw(None)
     assert whole.eps.shape == (batch, LENGTH, 4)
     assert len(whole.eps.flatten().unique()) > 0.99 * whole.eps.numel()
-    for rows in (slice(0, batch // 2), slice(batch // 2, batch), slice(3, 5), slice(batch - 1, batch)):
+    for rows in (
+        slice(0, batch // 2),
+        slice(batch // 2, batch),
+        slice(3, 5),
+        slice(batch - 1, batch),
+    ):
         for name in ("t", "eps", "is_noisy", "is_dropped"):
             assert torch.equal(getattr(draw(rows), name), getattr(whole, name)[rows]), name
 

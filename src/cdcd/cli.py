@@ -36,6 +36,12 @@ USAGE = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake is one line on stderr and exit code 2."""
+    from cdcd.training.distributed import leave
+
+    return leave(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     from cdcd.training.distributed import SaidElsewhere
     from cdcd.training.trainer import Stopped
 
@@ -128,13 +134,16 @@ def _train(options: Any) -> None:
     from cdcd.training.distributed import join
 
     with join() as world:
-        trainer = _trainer(options, world)
-        if trainer is None:
-            message = f"{options.out} is trained already"
-        else:
-            message = f"validation loss {trainer.train():.4f}"
+        message = _train_in(world, options)
         if world.is_main:
             print(f"{message}; try: cdcd sample {shlex.quote(str(options.out))}")
+
+
+def _train_in(world: "World", options: Any) -> str:
+    trainer = _trainer(options, world)
+    if trainer is None:
+        return f"{options.out} is trained already"
+    return f"validation loss {trainer.train():.4f}"
 
 
 def _trainer(options: Any, world: "World") -> "Trainer | None":
@@ -150,9 +159,7 @@ def _trainer(options: Any, world: "World") -> "Trainer | None":
             raise ValueError(
                 "--resume goes on with a run as it is: leave out --preset and --init-from"
             )
-        return run.resume(
-            options.out, changes=changes, checkpoint=options.checkpoint, world=world
-        )
+        return run.resume(options.out, changes=changes, checkpoint=options.checkpoint, world=world)
     config = _new_config(options, changes)
     if options.resume == "auto" and world.on_main((options.out / "config.json").is_file):
         present = RunDirectory(options.out)

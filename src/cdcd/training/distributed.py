@@ -7,6 +7,7 @@ Tensors on a GPU travel by NCCL. Small things in main memory (flags, messages, p
 and never wait for the GPU.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from cdcd.networks.precision import choose_device
 
@@ -41,7 +44,7 @@ class World:
     local_rank: int = 0
     """Number of this process among those of its machine: which GPU it takes."""
     local_size: int = 1
-    store: dist.Store | None = field(default=None, compare=False, repr=False)
+    store: Store | None = field(default=None, compare=False, repr=False)
     """Where the ranks leave notes for each other."""
 
     @property
@@ -154,21 +157,36 @@ def join() -> Iterator[World]:
         if not world.is_first_to_say(f"{type(error).__name__}: {error}"):
             raise SaidElsewhere from error
         raise
+    # A group that something still holds when Python ends takes the process down with it.
+    gc.collect()
     dist.destroy_process_group()
 
 
-def _meeting_place() -> dist.Store:
+def leave(code: int) -> int:
+    """An exit code for Python to end with; after an error among several ranks, the process ends here.
+
+    Its group is still open, and cannot be closed without the others, who may be dead; its threads would
+    turn the end of Python into an abort.
+    """
+    if dist.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _meeting_place() -> Store:
     """Where the ranks find each other.
 
     torchrun keeps its store over restarts, with the addresses of the dead in it (torch 2.13 waits for
     them), so every attempt gets a place of its own. Machines count attempts each for themselves: with
     several of them, torchrun must make a new store instead.
     """
-    store, rank, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    store, rank, _ = next(rendezvous("env://", timeout=TIMEOUT))
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return store
     if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
-        return dist.PrefixStore(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        return PrefixStore(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
     if rank == 0 and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         print(
             "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on all machines, or a restart may not find the "

@@ -14,7 +14,6 @@ from cdcd.diffusion.objective import Draws, ObjectiveConfig
 from cdcd.diffusion.warping import NoiseSchedule
 from cdcd.seeding import generator_for
 
-
 BLOCK = 64
 """Rows of the batch whose noise one generator draws."""
 

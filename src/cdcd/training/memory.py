@@ -188,7 +188,10 @@ def table(config: RunConfig, *, at_once: int) -> str:
             cells = " | ".join(f"{part / 1e9:.1f}" for part in parts)
             lines.append(f"| {gpus} | {strategy} | {spread.training.accumulate} | {cells} |")
     shares = [f"{share:.0%}" for share in EFFICIENCIES]
-    lines += ["", f"| GPUs | days at {' | days at '.join(shares)} | seconds a step at {shares[1]} |"]
+    lines += [
+        "",
+        f"| GPUs | days at {' | days at '.join(shares)} | seconds a step at {shares[1]} |",
+    ]
     lines.append("| --- " * (len(shares) + 2) + "|")
     for gpus in GPUS:
         found = [days(config, gpus, share) for share in EFFICIENCIES]
@@ -198,7 +201,7 @@ def table(config: RunConfig, *, at_once: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description="What a run takes on many GPUs.")
     parser.add_argument("--preset", choices=PRESETS, default="large")
     parser.add_argument("--at-once", type=int, default=32, help="sequences on a GPU at once")
     options = parser.parse_args()

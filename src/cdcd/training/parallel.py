@@ -58,7 +58,8 @@ class Alone:
     def loss(self, function: Callable[..., T], *inputs: Any) -> T:
         return function(*inputs)
 
-    evaluate = loss
+    def evaluate(self, function: Callable[..., T], *inputs: Any) -> T:
+        return function(*inputs)
 
     def part(self, *, is_last: bool) -> AbstractContextManager[None]:
         return nullcontext()
@@ -95,9 +96,7 @@ class Replicated:
         known = inspect.signature(DistributedDataParallel).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
         options: dict[str, Any] = {name: False}
-        self.entry = DistributedDataParallel(
-            _Entry(model), gradient_as_bucket_view=True, **options
-        )
+        self.entry = DistributedDataParallel(_Entry(model), gradient_as_bucket_view=True, **options)
 
     def loss(self, function: Callable[..., T], *inputs: Any) -> T:
         return self.entry(function, *inputs)

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from cdcd.data.format import file_hash
 from cdcd.training.distributed import World
@@ -22,8 +25,8 @@ Tensors = dict[str, Tensor]
 def write_shards(folder: Path, tensors: Tensors, world: World) -> dict[str, str]:
     """Write this rank's parts, by all ranks together; the SHA-256 of every rank's files, by name."""
     try:
-        dcp.save(tensors, checkpoint_id=folder)
-    except dcp.CheckpointException as error:
+        save(tensors, checkpoint_id=folder)
+    except CheckpointException as error:
         reasons = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
         raise OSError(0, reasons) from None
     own = list(folder.glob(f"__{world.rank}_*"))
@@ -38,12 +41,12 @@ def read_shards(folder: Path, tensors: Tensors) -> None:
     with warnings.catch_warnings():
         # A single process is meant.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        dcp.load(tensors, checkpoint_id=folder, no_dist=not dist.is_initialized())
+        load(tensors, checkpoint_id=folder, no_dist=not dist.is_initialized())
 
 
 def empty_state(folder: Path, prefix: str, parameters: Tensors) -> Tensors:
     """Room for the saved state of parameters: of a parameter's shape, spread as it is, or small."""
-    saved = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    saved = FileSystemReader(folder).read_metadata().state_dict_metadata
     found = {}
     for name, described in saved.items():
         if name.startswith(f"{prefix}.") and isinstance(described, TensorStorageMetadata):
