@@ -7,7 +7,7 @@ from languages import PROCESS
 from scipy import stats
 
 from cdcd.data.masking import mixed_masks, prefix_masks, random_masks
-from cdcd.diffusion.objective import ObjectiveConfig
+from cdcd.diffusion.objective import Draws, ObjectiveConfig
 from cdcd.diffusion.warping import TimeWarp, WarpConfig
 from cdcd.seeding import generator_for
 from cdcd.training.draws import conditioning_masks, draw_for_step, uniform_times
@@ -113,6 +113,32 @@ def test_times_are_independent_of_masks_dropout_and_self_conditioned_rows():
         assert stats.pearsonr(torch.cat(u), torch.cat(other)).pvalue > P_VALUE
     share = float(torch.cat(dropped).mean())
     assert share == pytest.approx(objective.conditioning_dropout, abs=0.01)
+
+
+@pytest.mark.parametrize("batch", [8, 64, 150, 192])
+def test_rows_are_drawn_as_in_the_whole_batch(batch):
+    def draw(rows: slice | None) -> Draws:
+        return draw_for_step(
+            (batch, LENGTH, 4),
+            ObjectiveConfig(),
+            TimeWarp(WarpConfig(), PROCESS).schedule(),
+            seed=0,
+            step=3,
+            device=torch.device("cpu"),
+            rows=rows,
+        )
+
+    whole = draw(None)
+    assert whole.eps.shape == (batch, LENGTH, 4)
+    assert len(whole.eps.flatten().unique()) > 0.99 * whole.eps.numel()
+    for rows in (
+        slice(0, batch // 2),
+        slice(batch // 2, batch),
+        slice(3, 5),
+        slice(batch - 1, batch),
+    ):
+        for name in ("t", "eps", "is_noisy", "is_dropped"):
+            assert torch.equal(getattr(draw(rows), name), getattr(whole, name)[rows]), name
 
 
 def test_draws_depend_on_seed_and_step_alone():

@@ -1,11 +1,13 @@
 """The command line: `cdcd VERB RUN …`. Every verb is a call into the library."""
 
 import argparse
+import io
 import json
 import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +17,13 @@ from cdcd.settings import Parser, add_options, chosen
 
 if TYPE_CHECKING:
     from cdcd.text_model import Canvas, TextModel
+    from cdcd.training.config import RunConfig
+    from cdcd.training.distributed import World
+    from cdcd.training.trainer import Trainer
 
 
 USAGE = {
-    "train": "--preset NAME --data PATH --out RUN [--section.field VALUE …]",
+    "train": "--preset NAME --data PATH --out RUN [--resume [auto]] [--section.field VALUE …]",
     "sample": "RUN [--prompt TEXT] [--num-samples INT] [--seed INT] [--setting VALUE …]",
     "infill": "RUN TEXT [--num-samples INT] [--seed INT] [--setting VALUE …]",
     "info": "RUN [--json]",
@@ -32,11 +37,24 @@ USAGE = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake is one line on stderr and exit code 2."""
+    from cdcd.training.distributed import leave
+
+    return leave(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    from cdcd.training.distributed import SaidElsewhere
     from cdcd.training.trainer import Stopped
 
-    options = build_parser().parse_args(arguments)
+    # All ranks of torchrun have the same command line: one of them complains about it.
+    is_main = int(os.environ.get("RANK", "0")) == 0
+    with nullcontext() if is_main else redirect_stderr(io.StringIO()):
+        options = build_parser().parse_args(arguments)
     try:
         options.action(options)
+    except SaidElsewhere as said:
+        stopped = said.__cause__
+        return 128 + stopped.signal_number if isinstance(stopped, Stopped) else 2
     except Stopped as stopped:
         print(f"\n{stopped}", file=sys.stderr)
         return 128 + stopped.signal_number
@@ -99,7 +117,14 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
         help="corpus: tales, markov, a prepared data set, a file or a folder",
     )
     parser.add_argument("--out", metavar="RUN", type=Path, required=True, help="run directory")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        choices=("always", "auto"),
+        const="always",
+        help="go on with the run in --out; `auto`: or start it where there is none, for commands that "
+        "are repeated until they succeed (torchrun --max-restarts)",
+    )
     parser.add_argument(
         "--checkpoint", metavar="STEP", type=int, help="resume from this checkpoint"
     )
@@ -108,30 +133,63 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(options: Any) -> None:
-    from cdcd.settings import override
-    from cdcd.training import run
-    from cdcd.training.config import RunConfig, preset, refuse_unused
+    from cdcd.training.distributed import join
 
-    changes = chosen(options, RunConfig)
-    if options.data is not None:
-        changes["data.source"] = options.data
-    if options.resume:
+    with join() as world:
+        message = _train_in(world, options)
+        if world.is_main:
+            print(f"{message}; try: cdcd sample {shlex.quote(str(options.out))}")
+
+
+def _train_in(world: "World", options: Any) -> str:
+    trainer = _trainer(options, world)
+    if trainer is None:
+        return f"{options.out} is trained already"
+    return f"validation loss {trainer.train():.4f}"
+
+
+def _trainer(options: Any, world: "World") -> "Trainer | None":
+    """A new run, one that goes on, or None where it has nothing left to do and may say so."""
+    from cdcd.training import run
+    from cdcd.training.checkpoint import RunDirectory
+
+    changes = _changes(options)
+    if options.checkpoint is not None and options.resume != "always":
+        raise ValueError("--checkpoint goes with --resume")
+    if options.resume == "always":
         if options.init_from or options.preset:
             raise ValueError(
                 "--resume goes on with a run as it is: leave out --preset and --init-from"
             )
-        trainer = run.resume(options.out, changes=changes, checkpoint=options.checkpoint)
-    elif options.checkpoint is not None:
-        raise ValueError("--checkpoint goes with --resume")
-    else:
-        config = preset(options.preset or "small")
-        if options.init_from is not None:
-            config = run.inherited_config(config, options.init_from)
-        config = override(config, changes)
-        refuse_unused(config, changes)
-        trainer = run.start(config, options.out, init_from=options.init_from)
-    loss = trainer.train()
-    print(f"validation loss {loss:.4f}; try: cdcd sample {shlex.quote(str(options.out))}")
+        return run.resume(options.out, changes=changes, checkpoint=options.checkpoint, world=world)
+    config = _new_config(options, changes)
+    if options.resume == "auto" and world.on_main((options.out / "config.json").is_file):
+        present = RunDirectory(options.out)
+        changes = run.changes_to(present, config)
+        if run.is_finished(present, changes):
+            return None
+        return run.resume(options.out, changes=changes, world=world)
+    return run.start(config, options.out, init_from=options.init_from, world=world)
+
+
+def _changes(options: Any) -> dict[str, Any]:
+    from cdcd.training.config import RunConfig
+
+    data = {} if options.data is None else {"data.source": options.data}
+    return chosen(options, RunConfig) | data
+
+
+def _new_config(options: Any, changes: dict[str, Any]) -> "RunConfig":
+    from cdcd.settings import override
+    from cdcd.training import run
+    from cdcd.training.config import preset, refuse_unused
+
+    config = preset(options.preset or "small")
+    if options.init_from is not None:
+        config = run.inherited_config(config, options.init_from)
+    config = override(config, changes)
+    refuse_unused(config, changes)
+    return config
 
 
 # cdcd sample, cdcd infill

@@ -163,6 +163,17 @@ def override(config: T, changes: Mapping[str, Any]) -> T:
     return dataclasses.replace(config, **own)  # pyright: ignore[reportArgumentType]
 
 
+def flatten(config: Any, section: str = "") -> dict[str, Any]:
+    """All settings of a dataclass as {"section.field": value}."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        nested = dataclasses.is_dataclass(value)
+        name = section + field.name
+        found |= flatten(value, f"{name}.") if nested else {name: value}
+    return found
+
+
 def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
     """Build a dataclass from JSON, checking names and types; what is missing takes its default."""
     if not isinstance(values, Mapping):

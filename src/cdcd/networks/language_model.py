@@ -72,6 +72,8 @@ class LanguageModel(nn.Module):
         self.norm = ConditionalLayerNorm(width, network.time_units)
         self.head = nn.Linear(width, vocab_size)
         self._initialise(embedding.dim)
+        # Several ranks wait for the gradient of every parameter that has one.
+        self.time.requires_grad_(network.time_input)
 
     @torch.no_grad()
     def _initialise(self, dim: int) -> None:

@@ -3,6 +3,7 @@
     RUN/config.json, RUN/tokenizer/, RUN/metrics.jsonl, RUN/checkpoints/step-00000500/
         weights.safetensors     model.*, average.* (the moving average, where kept), warp.*
         optimiser.safetensors   Adam's moments and what is not logged yet, only needed to resume
+        sharded/                instead of Adam's moments, where the model is sharded (fsdp)
         checkpoint.json         step, and the SHA-256 of each file
 
 A checkpoint is written under a temporary name, flushed to disk and renamed, so that it is whole or
@@ -15,6 +16,7 @@ import json
 import os
 import shlex
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,15 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import cdcd
+from cdcd.data.format import file_hash
 from cdcd.data.tokenizer import Tokenizer, load_tokenizer
 from cdcd.settings import from_dict
 from cdcd.training.config import RunConfig
 
 Tensors = dict[str, Tensor]
+
+SHARDS = "sharded"
+"""Folder of a checkpoint that holds the training state of a sharded model."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Checkpoint:
     step: int
     weights: Tensors
     optimiser: Tensors
+    shards: Path | None = None
+    """Where the training state of a sharded model is."""
 
 
 class RunDirectory:
@@ -118,24 +126,45 @@ class RunDirectory:
     def folder(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:08d}"
 
-    def save(self, checkpoint: Checkpoint, *, keep: int, spare: int | None = None) -> Path:
-        """Write a checkpoint and drop all but the last `keep`, and that of step `spare`."""
+    def save(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        keep: int,
+        spare: int | None = None,
+        sums: Mapping[str, str] | None = None,
+    ) -> Path:
+        """Write a checkpoint and drop all but the last `keep`, and that of step `spare`.
+
+        `sums`: of the shards, where `begin` made their folder and the ranks have filled it.
+        """
         try:
-            final = self._write(checkpoint)
+            final = self._write(checkpoint, sums)
         except OSError as error:
-            raise ValueError(self._not_saved(checkpoint.step, error)) from None
+            raise ValueError(self.not_saved(checkpoint.step, error)) from None
         for step in [s for s in self.steps() if s != checkpoint.step][: -(keep - 1) or None]:
             if step != spare:
                 _remove(self.folder(step))
         return final
 
-    def _write(self, checkpoint: Checkpoint) -> Path:
-        final = self.folder(checkpoint.step)
+    def begin(self, step: int) -> Path:
+        """Make the hidden folder in which a checkpoint is written, and remove those of dead processes."""
+        final = self.folder(step)
         for left_over in final.parent.glob(".step-*"):
             shutil.rmtree(left_over, ignore_errors=True)
-        temporary = final.with_name(f".{final.name}.writing")
+        temporary = self._temporary(step)
+        temporary.mkdir(parents=True)
+        return temporary
+
+    def _temporary(self, step: int) -> Path:
+        final = self.folder(step)
+        return final.with_name(f".{final.name}.writing")
+
+    def _write(self, checkpoint: Checkpoint, shards: Mapping[str, str] | None = None) -> Path:
+        final, temporary = self.folder(checkpoint.step), self._temporary(checkpoint.step)
         try:
-            temporary.mkdir(parents=True)
+            if shards is None:
+                self.begin(checkpoint.step)
             files = {
                 "weights.safetensors": save(_contiguous(checkpoint.weights)),
                 "optimiser.safetensors": save(_contiguous(checkpoint.optimiser)),
@@ -143,6 +172,7 @@ class RunDirectory:
             for name, content in files.items():
                 write_durably(temporary / name, content)
             sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+            sums |= {f"{SHARDS}/{name}": hashed for name, hashed in (shards or {}).items()}
             described = json.dumps({"step": checkpoint.step, "sha256": sums}, indent=2)
             write_durably(temporary / "checkpoint.json", described.encode())
             _remove(final)
@@ -151,7 +181,8 @@ class RunDirectory:
             shutil.rmtree(temporary, ignore_errors=True)
         return final
 
-    def _not_saved(self, step: int, error: OSError) -> str:
+    def not_saved(self, step: int, error: OSError) -> str:
+        """What to say where a checkpoint could not be written."""
         saved = self.steps()
         kept = f"the checkpoint of step {saved[-1]} is safe" if saved else "there is none before it"
         return (
@@ -170,19 +201,38 @@ class RunDirectory:
             )
         return steps[-1] if step is None else step
 
-    def load(self, step: int | None = None, *, with_optimiser: bool = False) -> Checkpoint:
-        """A checkpoint, the last one unless `step` is given, verified against its checksums."""
+    def load(
+        self,
+        step: int | None = None,
+        *,
+        with_optimiser: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Checkpoint:
+        """A checkpoint, the last one unless `step` is given, verified against its checksums.
+
+        Where there are shards, each of several ranks verifies some of them.
+        """
         step = self.existing_step(step)
+        shards = self.folder(step) / SHARDS
         try:
             weights = self._read(step, "weights.safetensors")
             optimiser = self._read(step, "optimiser.safetensors") if with_optimiser else {}
+            if with_optimiser:
+                self._verify_shards(step, rank, world_size)
         except (OSError, ValueError, KeyError) as error:
             earlier = [s for s in self.steps() if s < step]
             offer = f"; use the one before it with --checkpoint {earlier[-1]}" if earlier else ""
             raise ValueError(
                 f"the checkpoint {self.folder(step)} is damaged: {error}{offer}"
             ) from None
-        return Checkpoint(step, weights, optimiser)
+        return Checkpoint(step, weights, optimiser, shards if shards.exists() else None)
+
+    def _verify_shards(self, step: int, rank: int, world_size: int) -> None:
+        sums = _read_json(self.folder(step) / "checkpoint.json")["sha256"]
+        for name in sorted(n for n in sums if n.startswith(f"{SHARDS}/"))[rank::world_size]:
+            if file_hash(self.folder(step) / name) != sums[name]:
+                raise ValueError(f"{name} does not match its checksum")
 
     def _read(self, step: int, name: str) -> Tensors:
         content = (self.folder(step) / name).read_bytes()

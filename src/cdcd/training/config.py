@@ -56,9 +56,12 @@ class TrainingConfig:
     steps: int = 1_000_000
     """Optimiser steps in all."""
     batch_size: int = 1024
-    """Sequences a step."""
+    """Sequences a step, over all ranks."""
     accumulate: int = 1
-    """Parts that the batch is cut into to save memory; the result is the same."""
+    """Parts that each rank's share of the batch is cut into to save memory; the result is the same."""
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    """How several ranks (torchrun) hold the model: each all of it (`ddp`), or each a part (`fsdp`), for
+    models that do not fit one GPU; `auto`: ddp. Without torchrun it has no effect."""
     optimiser: Literal["adam", "muon"] = "adam"
     """`adam` (the paper) or `muon` for the blocks' matrices, with Adam for the rest."""
     learning_rate: float = 1e-4
@@ -133,6 +136,8 @@ class TrainingConfig:
             )
         if self.compile == "graphs" and self.accumulate > 1:
             raise ValueError("training.compile graphs cannot accumulate: choose on")
+        if self.compile == "graphs" and self.strategy == "fsdp":
+            raise ValueError("training.compile graphs cannot shard the model (fsdp): choose on")
         if self.patience and not self.validate_every:
             raise ValueError(
                 "training.patience counts validations: set training.validate_every above 0"

@@ -1,4 +1,9 @@
-"""The random inputs of a training step, a function of (seed, step) for the whole batch."""
+"""The random inputs of a training step: functions of (seed, step, row of the global batch).
+
+What is small (u, masks, dropout) is drawn for the whole batch by every rank, which keeps its rows.
+The noise is large: it is drawn in blocks of rows, each by a generator of its own, and a rank draws
+the blocks that its rows lie in.
+"""
 
 import torch
 from jaxtyping import Bool, Float
@@ -8,6 +13,9 @@ from cdcd.data.masking import mixed_masks
 from cdcd.diffusion.objective import Draws, ObjectiveConfig
 from cdcd.diffusion.warping import NoiseSchedule
 from cdcd.seeding import generator_for
+
+BLOCK = 64
+"""Rows of the batch whose noise one generator draws."""
 
 
 def uniform_times(
@@ -40,25 +48,18 @@ def conditioning_masks(
     )
 
 
-def draw(
-    shape: tuple[int, int, int],
-    objective: ObjectiveConfig,
-    schedule: NoiseSchedule,
-    *,
-    generator: torch.Generator,
-) -> Draws:
-    """Everything random about a batch of shape (batch, length, embedding dimension)."""
-    batch, length, _ = shape
-    device = generator.device
-    u = uniform_times(batch, low_discrepancy=objective.low_discrepancy, generator=generator)
-    is_noisy = conditioning_masks(batch, length, objective, generator=generator)
-    dropout = torch.rand(batch, generator=generator, device=device)
-    return Draws(
-        t=schedule.noise_levels(u),
-        eps=torch.randn(shape, generator=generator, device=device),
-        is_noisy=is_noisy,
-        is_dropped=dropout < objective.conditioning_dropout,
-    )
+def noise(
+    shape: tuple[int, int, int], rows: slice, *, seed: int, step: int, device: torch.device
+) -> Float[Tensor, "rows seq embed"]:
+    """The noise of some rows of a batch of this shape."""
+    batch, length, dim = shape
+    start = rows.start - rows.start % BLOCK
+    blocks = []
+    for first in range(start, rows.stop, BLOCK):
+        generator = generator_for(seed, "eps", step, first // BLOCK, device=device)
+        size = min(BLOCK, batch - first)
+        blocks.append(torch.randn(size, length, dim, generator=generator, device=device))
+    return torch.cat(blocks)[rows.start - start : rows.stop - start]
 
 
 def draw_for_step(
@@ -69,7 +70,19 @@ def draw_for_step(
     seed: int,
     step: int,
     device: torch.device,
+    rows: slice | None = None,
 ) -> Draws:
-    """The draws of training step `step`."""
+    """The draws of training step `step`, whose batch has the shape (batch, length, embedding
+    dimension): of the whole batch, or of some rows."""
+    batch, length, _ = shape
+    rows = rows or slice(0, batch)
     generator = generator_for(seed, "draws", step, device=device)
-    return draw(shape, objective, schedule, generator=generator)
+    u = uniform_times(batch, low_discrepancy=objective.low_discrepancy, generator=generator)
+    is_noisy = conditioning_masks(batch, length, objective, generator=generator)
+    dropout = torch.rand(batch, generator=generator, device=device)
+    return Draws(
+        t=schedule.noise_levels(u[rows]),
+        eps=noise(shape, rows, seed=seed, step=step, device=device),
+        is_noisy=is_noisy[rows],
+        is_dropped=dropout[rows] < objective.conditioning_dropout,
+    )

@@ -42,6 +42,16 @@ class MetricsLog:
             self.board.close()
 
 
+class NoLog:
+    """What the ranks beside the main one write: nothing."""
+
+    def write(self, row: dict[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def _tensorboard(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter

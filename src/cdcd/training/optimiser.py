@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from cdcd.training.config import TrainingConfig
+from cdcd.training.parallel import part_of, whole
 
 Tensors = dict[str, Tensor]
 
@@ -44,7 +45,9 @@ class Optimiser:
                     f"the saved optimiser state {place} is of another model or optimiser"
                 )
             parameter = owners[kind][name]
-            self.parts[kind].state[parameter][key] = value.to(parameter.device)
+            is_like = value.shape == parameter.shape
+            state = part_of(value, parameter) if is_like else value.to(parameter.device)
+            self.parts[kind].state[parameter][key] = state
 
     def _parameters(self, part: Optimizer) -> Tensors:
         return {self.names[p]: p for group in part.param_groups for p in group["params"]}
@@ -98,12 +101,12 @@ class Muon(Optimizer):
         for matrix in group["params"]:
             shapes.setdefault(matrix.shape, []).append(matrix)
         for shape, matrices in shapes.items():
-            updates = torch.stack(self._momentum(matrices, group["momentum"]))
+            momentum = self._momentum(matrices, group["momentum"])
+            updates = torch.stack([whole(update) for update in momentum])
             # The root mean square of an orthogonal matrix, brought to that of a typical Adam update.
             scale = -group["lr"] * 0.2 * max(shape) ** 0.5
-            torch._foreach_add_(  # pyright: ignore[reportPrivateImportUsage]
-                matrices, orthogonalise(updates).unbind(), alpha=scale
-            )
+            changes = [part_of(u, m) for u, m in zip(orthogonalise(updates), matrices, strict=True)]
+            torch._foreach_add_(matrices, changes, alpha=scale)  # pyright: ignore[reportPrivateImportUsage]
 
     def _momentum(self, matrices: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
         """Nesterov's momentum."""

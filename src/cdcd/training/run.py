@@ -18,10 +18,11 @@ from cdcd.data.corpus import (
 )
 from cdcd.data.shards import InMemory, Sequences, TokenDataset, is_dataset
 from cdcd.data.tokenizer import Tokenizer, tokenizer_hash
-from cdcd.networks.precision import choose_device
-from cdcd.settings import override
+from cdcd.settings import flatten, override
 from cdcd.training.checkpoint import Checkpoint, RunDirectory, check_shapes, refuse_existing
 from cdcd.training.config import DataConfig, RunConfig
+from cdcd.training.distributed import ALONE, World
+from cdcd.training.parallel import check_shares
 from cdcd.training.trainer import Trainer, initial_checkpoint
 
 
@@ -93,19 +94,34 @@ def prepared_sequences(dataset: TokenDataset, data: DataConfig, split: str) -> S
 
 
 def start(
-    config: RunConfig, out: Path, *, init_from: Path | None = None, console: Console | None = None
+    config: RunConfig,
+    out: Path,
+    *,
+    init_from: Path | None = None,
+    console: Console | None = None,
+    world: World = ALONE,
 ) -> Trainer:
     """A new run in `out`; from the weights, warp and tokenizer of another run where one is given."""
+    check_shares(config.training.batch_size, config.training.accumulate, world)
+    world.device(config.training.device)
+    made: list[Corpus] = []
+    world.on_main(lambda: made.append(_create(config, out, init_from)))
+    run = RunDirectory(out)
+    corpus = made[0] if made else load_corpus(config, run.tokenizer)
+    return Trainer(run, corpus.train, corpus.valid, console=console, world=world)
+
+
+def _create(config: RunConfig, out: Path, init_from: Path | None) -> Corpus:
+    """Make the directory of a new run; its text."""
     refuse_existing(out)
-    choose_device(config.training.device)
     inherited = RunDirectory(init_from).tokenizer if init_from is not None else None
     corpus = load_corpus(config, inherited)
     config = _located(config)
     first = initial_checkpoint(config, corpus.tokenizer.vocab_size)
     if init_from is not None:
         first = _inherit(first, init_from)
-    run = RunDirectory.create(out, config, corpus.tokenizer, first)
-    return Trainer(run, corpus.train, corpus.valid, console=console)
+    RunDirectory.create(out, config, corpus.tokenizer, first)
+    return corpus
 
 
 def _located(config: RunConfig) -> RunConfig:
@@ -145,18 +161,12 @@ def resume(
     changes: Mapping[str, Any] | None = None,
     checkpoint: int | None = None,
     console: Console | None = None,
+    world: World = ALONE,
 ) -> Trainer:
     """Go on with a run; only settings of `training` (but for the seed), `sampling` and `decoding` may change."""
     run = RunDirectory(out)
     changes = dict(changes or {})
-    free = ("training.", "sampling.", "decoding.")
-    # Another seed would be another corpus and another split: held-out text would be trained on.
-    if fixed := [n for n in changes if not n.startswith(free) or n == "training.seed"]:
-        raise ValueError(
-            f"{fixed[0]} is fixed by the run {out}; only training.* (but for the seed), "
-            f"sampling.* and decoding.* can change"
-        )
-    config = override(run.config, changes)
+    config = _changed(run, changes)
     if run.existing_step(checkpoint) >= config.training.steps:
         raise ValueError(
             f"{out} has already been trained for its {config.training.steps} steps; "
@@ -170,10 +180,38 @@ def resume(
         config=config,
         checkpoint=checkpoint,
         console=console,
+        world=world,
     )
-    # The run is changed only now that nothing is left to be refused.
-    if checkpoint is not None:
-        run.set_aside_after(checkpoint)
-    if changes:
-        run.replace_config(config)
+
+    def change_run() -> None:
+        if checkpoint is not None:
+            run.set_aside_after(checkpoint)
+        if changes:
+            run.replace_config(config)
+
+    # The run is changed only now that nothing is left to be refused, on any rank.
+    world.on_main(change_run)
     return trainer
+
+
+def _changed(run: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
+    """A run's configuration with changes, where all of them can be made."""
+    free = ("training.", "sampling.", "decoding.")
+    # Another seed would be another corpus and another split: held-out text would be trained on.
+    if fixed := [n for n in changes if not n.startswith(free) or n == "training.seed"]:
+        raise ValueError(
+            f"{fixed[0]} is fixed by the run {run.path}; only training.* (but for the seed), "
+            f"sampling.* and decoding.* can change"
+        )
+    return override(run.config, changes)
+
+
+def changes_to(run: RunDirectory, config: RunConfig) -> dict[str, Any]:
+    """The settings in which a configuration, made for a new run, differs from that of a run."""
+    present = flatten(run.config)
+    return {n: v for n, v in flatten(_located(config)).items() if v != present[n]}
+
+
+def is_finished(run: RunDirectory, changes: Mapping[str, Any]) -> bool:
+    """Whether a run with these changes has no step left."""
+    return run.existing_step() >= _changed(run, changes).training.steps

@@ -7,21 +7,24 @@ batches, gradients and checkpoints, and never asks which task it has.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cdcd.diffusion.objective import Draws, training_loss
+from cdcd.diffusion.objective import Draws, self_conditioned_rows, training_loss
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.networks.autoregressive import AutoregressiveModel, counted, token_nll
 from cdcd.networks.language_model import LanguageModel
 from cdcd.networks.precision import Autocast
 from cdcd.training.checkpoint import Tensors, with_prefix, without_prefix
 from cdcd.training.config import RunConfig
+from cdcd.training.distributed import ALONE, World
 from cdcd.training.draws import draw_for_step
 from cdcd.training.optimiser import make_adam
+from cdcd.training.parallel import Alone, Engine, make_engine
 from cdcd.training.validation import Report, TokenReport, validate
 
 RECENT = 8
@@ -50,8 +53,13 @@ class Task(Protocol):
         """The blocks, whose matrices Muon may take."""
         ...
 
+    @property
+    def engine(self) -> Engine:
+        """What runs the model on one rank or many."""
+        ...
+
     def draw(self, tokens: Int[Tensor, "batch seq"], step: int) -> Any:
-        """The random inputs of a step, for the whole batch."""
+        """The random inputs of a step, for this rank's rows of the batch."""
         ...
 
     def num_targets(self, tokens: Int[Tensor, "batch seq"], drawn: Any) -> Int[Tensor, ""]:
@@ -66,8 +74,10 @@ class Task(Protocol):
         """The noise level of each row, where there is one: it is named where the loss breaks."""
         ...
 
-    def after_step(self, drawn: Any, per_sequence: Float[Tensor, " batch"]) -> None:
-        """Learn what is learnt beside the model."""
+    def after_step(
+        self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
+    ) -> None:
+        """Learn what is learnt beside the model, from the losses of the global batch."""
         ...
 
     def validate(self, tokens: Int[Tensor, "sequences length"]) -> Report:
@@ -112,13 +122,28 @@ def build_model(config: RunConfig, vocab_size: int) -> LanguageModel | Autoregre
 
 
 def make_task(
-    config: RunConfig, vocab_size: int, *, device: torch.device, dtype: torch.dtype
+    config: RunConfig,
+    vocab_size: int,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    world: World = ALONE,
 ) -> Task:
-    """The task of a run."""
+    """The task of a run, its model spread over the ranks."""
     model = build_model(config, vocab_size).to(device)
+    engine = make_engine(config.training.strategy, world, model, model.blocks, device)
+    if engine.is_sharded:
+        compile_blocks(model.blocks, config.training.compile, device)
     if isinstance(model, AutoregressiveModel):
-        return AutoregressiveTask(config, model, device=device, dtype=dtype)
-    return DiffusionTask(config, model, device=device, dtype=dtype)
+        return AutoregressiveTask(config, model, device=device, dtype=dtype, engine=engine)
+    return DiffusionTask(config, model, device=device, dtype=dtype, engine=engine, world=world)
+
+
+def compile_blocks(blocks: nn.Module, mode: str, device: torch.device) -> None:
+    """Compile each block by itself: gathering its weights before and after cannot be compiled."""
+    if mode == "on" or (mode == "auto" and device.type == "cuda"):
+        for block in blocks.children():
+            block.forward = torch.compile(block.forward, dynamic=False)
 
 
 def compiled(
@@ -149,27 +174,33 @@ class DiffusionTask:
         *,
         device: torch.device,
         dtype: torch.dtype,
+        engine: Engine | None = None,
+        world: World = ALONE,
     ) -> None:
         self.config, self.device = config, device
-        self.model = model
+        self.model, self.world = model, world
+        self.engine = engine or Alone()
         self.network = Autocast(model, device, dtype)
         self.warp = TimeWarp(config.warp, config.process).to(device)
         self.warp_optimiser = make_adam(self.warp, (0.9, 0.99))
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=RECENT)
-        self._losses = compiled(self._plain_losses, config.training.compile, device)
+        mode = "off" if self.engine.is_sharded else config.training.compile
+        self._losses = compiled(self._plain_losses, mode, device)
 
     @property
     def matrices(self) -> nn.Module:
         return self.model.blocks
 
     def draw(self, tokens: Int[Tensor, "batch seq"], step: int) -> Draws:
+        batch = len(tokens) * self.world.size
         return draw_for_step(
-            (len(tokens), tokens.shape[1], self.config.embedding.dim),
+            (batch, tokens.shape[1], self.config.embedding.dim),
             self.config.objective,
             self.warp.training_schedule(),
             seed=self.config.training.seed,
             step=step,
             device=self.device,
+            rows=self.world.rows(batch),
         )
 
     def num_targets(self, tokens: Int[Tensor, "batch seq"], drawn: Draws) -> Int[Tensor, ""]:
@@ -177,8 +208,13 @@ class DiffusionTask:
 
     def loss(self, tokens: Int[Tensor, "batch seq"], drawn: Draws, rows: slice) -> PartLoss:
         part = drawn.rows(rows)
-        total, per_sequence = self._losses(
-            tokens[rows], part.t, part.eps, part.is_noisy, part.is_dropped, rows.start
+        first_row = same_rows_as(
+            self.world.rank * len(tokens) + rows.start,
+            len(part.t),
+            self.config.objective.self_conditioned_share,
+        )
+        total, per_sequence = self.engine.loss(
+            self._losses, tokens[rows], part.t, part.eps, part.is_noisy, part.is_dropped, first_row
         )
         return PartLoss(total, per_sequence)
 
@@ -206,13 +242,22 @@ class DiffusionTask:
     def noise_levels(self, drawn: Draws) -> Float[Tensor, " batch"]:
         return drawn.t
 
-    def after_step(self, drawn: Draws, per_sequence: Float[Tensor, " batch"]) -> None:
-        self.warp.fitting_loss(drawn.t, per_sequence).backward()
+    def after_step(
+        self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
+    ) -> None:
+        assert t is not None
+        self.warp.fitting_loss(t, per_sequence).backward()
+        # All ranks compute this from the same losses; but a GPU may add them up in another order.
+        gradients = [p.grad for p in self.warp.parameters() if p.grad is not None]
+        self.world.take_from_main(*gradients)
         self.warp_optimiser.step(self.config.warp.learning_rate)
         self.warp.update_average()
-        self.recent.append((drawn.t, per_sequence))
+        self.recent.append((t, per_sequence))
 
     def validate(self, tokens: Int[Tensor, "sequences length"]) -> Report:
+        return self.engine.evaluate(self._report, tokens)
+
+    def _report(self, tokens: Int[Tensor, "sequences length"]) -> Report:
         table = self.model.embedding.table().detach()
         return validate(self.network, table, tokens, self.warp.schedule(), self.config)
 
@@ -250,11 +295,14 @@ class AutoregressiveTask:
         *,
         device: torch.device,
         dtype: torch.dtype,
+        engine: Engine | None = None,
     ) -> None:
         self.config = config
         self.model = model
+        self.engine = engine or Alone()
         self.network = Autocast(model, device, dtype)
-        self._losses = compiled(self._plain_losses, config.training.compile, device)
+        mode = "off" if self.engine.is_sharded else config.training.compile
+        self._losses = compiled(self._plain_losses, mode, device)
 
     @property
     def matrices(self) -> nn.Module:
@@ -267,7 +315,7 @@ class AutoregressiveTask:
         return counted(tokens).sum()
 
     def loss(self, tokens: Int[Tensor, "batch seq"], drawn: None, rows: slice) -> PartLoss:
-        return PartLoss(*self._losses(tokens[rows]))
+        return PartLoss(*self.engine.loss(self._losses, tokens[rows]))
 
     def _plain_losses(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         nll = token_nll(self.network(tokens), tokens).masked_fill(~counted(tokens), 0.0)
@@ -277,11 +325,16 @@ class AutoregressiveTask:
     def noise_levels(self, drawn: None) -> None:
         return None
 
-    def after_step(self, drawn: None, per_sequence: Float[Tensor, " batch"]) -> None:
+    def after_step(
+        self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
+    ) -> None:
         return None
 
-    @torch.no_grad()
     def validate(self, tokens: Int[Tensor, "sequences length"]) -> Report:
+        return self.engine.evaluate(self._report, tokens)
+
+    @torch.no_grad()
+    def _report(self, tokens: Int[Tensor, "sequences length"]) -> Report:
         sums = [
             (self._plain_losses(part)[0], counted(part).sum())
             for part in tokens.split(self.config.training.batch_size)
@@ -300,6 +353,16 @@ class AutoregressiveTask:
 
     def restore(self, weights: Tensors, optimiser: Tensors) -> None:
         return None
+
+
+@cache
+def same_rows_as(first_row: int, batch: int, share: float) -> int:
+    """The first part of a batch, by its first row, whose self-conditioned rows are those of this part.
+
+    A loss is compiled anew for every first row; most parts of a batch, and ranks, have the same rows.
+    """
+    wanted = self_conditioned_rows(batch, share, first_row)
+    return next(r for r in range(first_row + 1) if self_conditioned_rows(batch, share, r) == wanted)
 
 
 def listed(tensors: Tensors, name: str, device: torch.device) -> list[Tensor]:

@@ -1,13 +1,14 @@
 """The Trainer: batch -> loss -> gradients -> optimiser, moving average; checkpoints on the way.
 
 Every draw is a function of (seed, step), and so is the order of the data: a resumed run is the
-uninterrupted run, bit for bit on a CPU.
+uninterrupted run, bit for bit on a CPU. Several ranks share each batch: every rank computes the loss
+of its rows, all make the same update, and the main one writes.
 """
 
 import shlex
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,8 +19,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from cdcd.data.shards import Sequences, Shuffled
-from cdcd.networks.precision import choose_device, choose_dtype
+from cdcd.networks.precision import choose_dtype
 from cdcd.training.checkpoint import (
+    SHARDS,
     Checkpoint,
     RunDirectory,
     Tensors,
@@ -28,9 +30,14 @@ from cdcd.training.checkpoint import (
     without_prefix,
 )
 from cdcd.training.config import RunConfig
-from cdcd.training.logging import Display, MetricsLog, read_metrics
+from cdcd.training.distributed import ALONE, World, is_lost_contact
+from cdcd.training.logging import Display, MetricsLog, NoLog, read_metrics
 from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_adam, make_muon
+from cdcd.training.parallel import check_shares, part_of, whole
 from cdcd.training.tasks import listed, make_task
+
+AGREE_EVERY = 5
+"""Steps after which several ranks ask each other whether one was told to stop."""
 
 
 def initial_checkpoint(config: RunConfig, vocab_size: int) -> Checkpoint:
@@ -108,17 +115,23 @@ class Trainer:
         config: RunConfig | None = None,
         checkpoint: int | None = None,
         console: Console | None = None,
+        world: World = ALONE,
     ) -> None:
-        self.run, self.config = run, config or run.config
+        self.run, self.config, self.world = run, config or run.config, world
         self.console = console or Console()
+        if not world.is_main:
+            self.console = Console(quiet=True)
         training = self.config.training
-        self.device = choose_device(training.device)
+        check_shares(training.batch_size, training.accumulate, world)
+        self.device = world.device(training.device)
         dtype = choose_dtype(training.dtype, self.device)
         self.data = Shuffled(train, training.batch_size, training.seed)
         held_out = torch.arange(min(len(valid), training.valid_sequences))
         self.valid = valid.rows(held_out).to(self.device)
-        self.task = make_task(self.config, run.vocab_size, device=self.device, dtype=dtype)
-        self.model = self.task.model
+        self.task = make_task(
+            self.config, run.vocab_size, device=self.device, dtype=dtype, world=world
+        )
+        self.model, self.engine = self.task.model, self.task.engine
         betas = (training.beta1, training.beta2)
         self.optimiser = (
             make_muon(self.model, self.task.matrices, betas, training.momentum)
@@ -130,7 +143,9 @@ class Trainer:
         )
         self.step = 0
         self.meter = _Meter(train.length * training.batch_size)
-        self._restore(run.load(checkpoint, with_optimiser=True))
+        self._restore(
+            run.load(checkpoint, with_optimiser=True, rank=world.rank, world_size=world.size)
+        )
         self.health = Health(
             torch.tensor(-1, device=self.device), torch.tensor(0.0, device=self.device)
         )
@@ -144,18 +159,54 @@ class Trainer:
         return weights
 
     def state(self) -> Checkpoint:
-        """Everything that the next step and the next line of metrics depend on."""
-        optimiser = with_prefix("model", self.optimiser.tensors()) | self.task.optimiser_state()
+        """Everything that the next step and the next line of metrics depend on.
+
+        Of a sharded model, the weights are gathered by the main process; its optimiser is left out.
+        """
+        optimiser = self.task.optimiser_state()
         optimiser |= {f"log.mean.{i}": loss for i, loss in enumerate(self.meter.losses)}
+        if self.engine.is_sharded:
+            return Checkpoint(self.step, self._gathered(), optimiser)
+        optimiser |= with_prefix("model", self.optimiser.tensors())
         return Checkpoint(self.step, self._tensors(), optimiser)
+
+    def _gathered(self) -> Tensors:
+        weights = {}
+        for name, tensor in self._tensors().items():
+            gathered = whole(tensor)
+            if self.world.is_main:
+                weights[name] = gathered.cpu()
+        return weights
+
+    def _shards(self) -> Tensors:
+        """What the ranks hold parts of."""
+        weights = {n: t for n, t in self._tensors().items() if n.startswith(("model.", "average."))}
+        return weights | with_prefix("optimiser", self.optimiser.tensors())
+
+    def _read_shards(self, saved: Checkpoint) -> Checkpoint:
+        """A checkpoint together with what the ranks saved of it, read into tensors spread as ours."""
+        from cdcd.training.sharded import empty_state, read_shards
+
+        if saved.shards is None:
+            return saved
+        parameters: Tensors = dict(self.model.named_parameters())
+        optimiser = empty_state(saved.shards, "optimiser", parameters)
+        weights = self._shards()
+        read_shards(saved.shards, weights | optimiser)
+        optimiser = with_prefix("model", without_prefix("optimiser", optimiser))
+        return replace(
+            saved, weights=saved.weights | weights, optimiser=saved.optimiser | optimiser
+        )
 
     def _restore(self, saved: Checkpoint) -> None:
         what = f"the checkpoint of step {saved.step} in {self.run.path}"
         check_shapes(self._tensors(), saved.weights, what)
-        self.model.load_state_dict(without_prefix("model", saved.weights))
+        saved = self._read_shards(saved)
+        weights = {n: part_of(saved.weights[n], tensor) for n, tensor in self._tensors().items()}
+        self.model.load_state_dict(without_prefix("model", weights))
         if self.average is not None:
             for name, tensor in self.average.tensors().items():
-                tensor.copy_(saved.weights[f"average.{name}"])
+                tensor.copy_(weights[f"average.{name}"])
         self.optimiser.restore(without_prefix("model", saved.optimiser))
         self.task.restore(saved.weights, saved.optimiser)
         self.meter.losses = listed(saved.optimiser, "log.mean", self.device)
@@ -164,38 +215,60 @@ class Trainer:
     def save(self, *, spare: int | None = None) -> Path:
         """Write a checkpoint, keep the last few, and that of step `spare`."""
         self._check_health()
+        sums = self._write_shards() if self.engine.is_sharded else None
         state = self.state()
+        return self.world.on_main(lambda: self._write(state, sums, spare))
+
+    def _write(self, state: Checkpoint, sums: dict[str, str] | None, spare: int | None) -> Path:
         for name, tensor in state.weights.items():
             if not tensor.isfinite().all():
                 raise ValueError(self._not_finite(f"{name} is not finite after step {self.step}"))
-        return self.run.save(state, keep=self.config.training.keep_checkpoints, spare=spare)
+        keep = self.config.training.keep_checkpoints
+        return self.run.save(state, keep=keep, spare=spare, sums=sums)
+
+    def _write_shards(self) -> dict[str, str]:
+        from cdcd.training.sharded import write_shards
+
+        try:
+            folder = self.world.on_main(lambda: self.run.begin(self.step))
+            return write_shards(folder / SHARDS, self._shards(), self.world)
+        except OSError as error:
+            raise ValueError(self.run.not_saved(self.step, error)) from None
 
     # One step
 
     def train_step(self) -> Float[Tensor, ""]:
         """One optimiser step; the loss per predicted token, still on the device."""
-        tokens = self.data.batch(self.step).to(self.device, non_blocking=True)
+        tokens = self.data.batch(self.step, rank=self.world.rank, world_size=self.world.size)
+        tokens = tokens.to(self.device, non_blocking=True)
         drawn = self.task.draw(tokens, self.step)
         mean, per_sequence = self._backward(tokens, drawn)
         self._update_model()
-        self.task.after_step(drawn, per_sequence)
-        self.health.update(self.step, per_sequence, self.task.noise_levels(drawn))
+        t = self.task.noise_levels(drawn)
+        t = None if t is None else self.world.gather(t)
+        per_sequence = self.world.gather(per_sequence)
+        self.task.after_step(t, per_sequence)
+        self.health.update(self.step, per_sequence, t)
         self.step += 1
         return mean
 
     def _backward(self, tokens: Tensor, drawn: Any) -> tuple[Tensor, Tensor]:
-        """Accumulate gradients of the mean over all predicted tokens of the batch, part by part."""
+        """Accumulate gradients of the mean over all predicted tokens of the batch, part by part.
+
+        The mean is over the global batch, the losses of the sequences are of this rank's rows.
+        """
         parts = self.config.training.accumulate
-        num_targets = self.task.num_targets(tokens, drawn)
+        num_targets = self.world.sum(self.task.num_targets(tokens, drawn))
         means, per_sequence = [], []
         for part in range(parts):
             rows = slice(part * len(tokens) // parts, (part + 1) * len(tokens) // parts)
-            losses = self.task.loss(tokens, drawn, rows)
-            mean = losses.total / num_targets
-            mean.backward()
+            with self.engine.part(is_last=part == parts - 1):
+                losses = self.task.loss(tokens, drawn, rows)
+                mean = losses.total / num_targets
+                self.engine.backward(mean)
             means.append(mean.detach())
             per_sequence.append(losses.per_sequence)
-        return torch.stack(means).sum(), torch.cat(per_sequence)
+        return self.world.sum(torch.stack(means).sum()), torch.cat(per_sequence)
 
     def _update_model(self) -> None:
         training = self.config.training
@@ -209,9 +282,17 @@ class Trainer:
 
     def train(self) -> float:
         """Train to the last step, saving on the way and when interrupted; the validation loss."""
+        try:
+            return self._train()
+        except RuntimeError as error:
+            if self.world.size > 1 and is_lost_contact(error):
+                raise ValueError(self._lost_contact()) from None
+            raise
+
+    def _train(self) -> float:
         training = self.config.training
-        log = MetricsLog(self.run.path, first_step=self.step)
-        best = Best(self.run, training.patience)
+        log = MetricsLog(self.run.path, first_step=self.step) if self.world.is_main else NoLog()
+        best = self.world.on_main(lambda: Best(self.run, training.patience))
         signals = _Signals()
         try:
             with signals, Display(self.console, training.steps, self.step) as display:
@@ -223,15 +304,21 @@ class Trainer:
                         self._log(log, display)
                     if _due(self.step, training.validate_every) and not ended:
                         self._validate(log, best)
-                    if signals.received is not None and not ended:
-                        raise Stopped(signals.received, self._interrupted(best))
+                    if (number := self._stop_signal(signals)) and not ended:
+                        raise Stopped(number, self._interrupted(best))
                     if _due(self.step, training.checkpoint_every) and not ended:
                         self.save(spare=best.step)
                 return self._finish(log, best)
         finally:
             log.close()
 
-    def _log(self, log: MetricsLog, display: Display) -> None:
+    def _stop_signal(self, signals: "_Signals") -> int:
+        """The signal that asks all ranks to stop at this step, or 0."""
+        if self.world.size > 1 and self.step % AGREE_EVERY:
+            return 0
+        return self.world.largest(signals.received or 0)
+
+    def _log(self, log: MetricsLog | NoLog, display: Display) -> None:
         loss, speed = self.meter.read()
         self._check_health()
         display.update(self.step, loss, speed)
@@ -240,16 +327,18 @@ class Trainer:
             {"step": self.step, "loss": loss, "learning_rate": rate, "tokens_per_second": speed}
         )
 
-    def _validate(self, log: MetricsLog, best: Best) -> float:
+    def _validate(self, log: MetricsLog | NoLog, best: Best) -> float:
         with self.averaged_weights():
             report = self.task.validate(self.valid)
+        # All ranks have computed the same; where they stop must not depend on its last bit.
+        report = self.world.on_main(lambda: report)
         row = {"step": self.step, "valid_loss": report.loss, "validation": report.as_dict()}
         log.write(row | self.task.observed())
         if best.update(self.step, report.loss):
             self.save(spare=best.step)
         return report.loss
 
-    def _finish(self, log: MetricsLog, best: Best) -> float:
+    def _finish(self, log: MetricsLog | NoLog, best: Best) -> float:
         """Keep the last state, or the best one where training may stop early."""
         if best.waited_enough:
             self.console.print(
@@ -260,8 +349,9 @@ class Trainer:
             self.save(spare=best.step)
             if best.step is None:
                 return loss
-        assert best.step is not None
-        self.run.set_aside_after(best.step)
+        best_step = best.step
+        assert best_step is not None
+        self.world.on_main(lambda: self.run.set_aside_after(best_step))
         return best.loss
 
     def averaged_weights(self) -> "_Swapped":
@@ -286,8 +376,18 @@ class Trainer:
             f"from it with a lower --training.learning-rate: {self._resume_command()}"
         )
 
+    def _lost_contact(self) -> str:
+        return (
+            f"another rank does not answer after step {self.step}: it was killed, or it failed for a "
+            f"reason that it has given; the last checkpoint is "
+            f"{self.run.folder(self.run.steps()[-1])}. Go on with: {self._resume_command()}"
+        )
+
     def _resume_command(self) -> str:
-        return f"cdcd train --resume --out {shlex.quote(str(self.run.path))}"
+        command = f"cdcd train --resume --out {shlex.quote(str(self.run.path))}"
+        if self.world.size == 1:
+            return command
+        return f"torchrun --nproc-per-node {self.world.local_size} -m {command}"
 
 
 def _due(step: int, every: int) -> bool:

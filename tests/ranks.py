@@ -1,0 +1,86 @@
+"""What `test_distributed.py` runs on every rank of torchrun: several tiny trainings, one after another.
+
+    torchrun … tests/ranks.py JOBS.json
+
+A job starts a run, or goes on with one ("resume"). "fault" breaks the exchange between the ranks, to
+show that the tests would notice; "stop_at" sends the last rank a signal at a step.
+"""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tiny import silent, tiny_config
+from torch import Tensor, nn
+
+from cdcd.training import run as runs
+from cdcd.training import trainer as trainers
+from cdcd.training.distributed import ALONE, World, join
+from cdcd.training.parallel import Replicated, whole
+
+FAULTS = {
+    "each rank divides by its own targets": (World, "sum", lambda self, x: x * self.size),
+    "every rank draws the first rows": (World, "rows", lambda self, n: slice(0, n // self.size)),
+    "gradients are averaged": (Replicated, "backward", lambda self, loss: loss.backward()),
+    "each rank fits its own warp": (World, "gather", lambda self, rows: rows),
+}
+
+
+def train(job: dict[str, Any], world: World = ALONE) -> Path:
+    """Run a job; the norm of every gradient goes to RUN/norms.json."""
+    out = Path(job["out"])
+    with mock.patch.object(*FAULTS[job["fault"]]) if "fault" in job else nullcontext():
+        if job.get("resume"):
+            trainer = runs.resume(out, changes=job["changes"], console=silent(), world=world)
+        else:
+            trainer = runs.start(tiny_config(job["changes"]), out, console=silent(), world=world)
+        with recorded_norms() as norms:
+            if "stop_at" not in job:
+                trainer.train()
+            else:
+                train_and_stop(trainer, job["stop_at"])
+    if world.is_main:
+        (out / "norms.json").write_text(json.dumps(norms))
+    return out
+
+
+def train_and_stop(trainer: trainers.Trainer, step: int) -> None:
+    """What each rank says when the last one gets a signal goes to RUN/stopped-RANK."""
+    one_step, world = trainer.train_step, trainer.world
+
+    def and_signal() -> Tensor:
+        loss = one_step()
+        if trainer.step == step and world.rank == world.size - 1:
+            signal.raise_signal(signal.SIGTERM)
+        return loss
+
+    trainer.train_step = and_signal
+    try:
+        trainer.train()
+    except trainers.Stopped as stopped:
+        (trainer.run.path / f"stopped-{world.rank}").write_text(str(stopped))
+
+
+@contextmanager
+def recorded_norms() -> Iterator[list[float]]:
+    """Adam does not care how long a gradient is, so the losses alone would not tell."""
+    norms, update = [], trainers.Trainer._update_model
+
+    def record(trainer: trainers.Trainer) -> None:
+        gradients: list[Tensor] = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+        norms.append(float(nn.utils.get_total_norm([whole(g) for g in gradients])))
+        update(trainer)
+
+    with mock.patch.object(trainers.Trainer, "_update_model", record):
+        yield norms
+
+
+if __name__ == "__main__":
+    with join() as world:
+        for job in json.loads(Path(sys.argv[1]).read_text()):
+            train(job, world)
