@@ -217,6 +217,8 @@ def plot_scaling(result: dict[str, Any], path: Path) -> None:
         axis.plot(x, ideal, "--", color=GREY, label="constant FLOP/s")
         axis.plot(x, measured, "o-", color=BLUE if is_training else ORANGE, label="measured")
         axis.set(xscale="log", yscale="log", xlabel=name, ylabel=label, title=f"{kind}: {name}")
+        axis.minorticks_off()
+        axis.set_xticks(x, [str(value) for value in x])
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     axes[0].legend(frameon=False, fontsize=8)
