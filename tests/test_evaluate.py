@@ -290,7 +290,8 @@ def test_the_table_and_the_pictures(evaluated):
 def test_mauve_and_matches_are_measured_and_can_be_left_out(evaluated, place):
     _, report, _ = evaluated
     for row in report["rows"]:
-        assert (row["measured"][0]["mauve"] is None) == (row["system"] == "data")
+        # Real text is compared with as much other real text.
+        assert 0 < row["measured"][0]["mauve"] <= 1
         assert row["measured"][0]["matches"]["mean"] > 0
         assert row["measured"][0]["exact"] is not None
     config = EvaluationConfig(num_samples=8, mauve=False, matches=False)

@@ -14,7 +14,7 @@ from rich.console import Console
 from cdcd.cli import main
 from cdcd.settings import override
 from cdcd.training import run as runs
-from cdcd.training.config import RunConfig, demo
+from cdcd.training.config import DIFFUSION_ONLY, RunConfig, demo
 
 TINY = {
     "data.num_documents": 200,
@@ -49,8 +49,11 @@ def tiny_config(changes: Mapping[str, Any] | None = None) -> RunConfig:
 
 def tiny_options(changes: Mapping[str, Any] | None = None) -> list[str]:
     """The same configuration as options of `cdcd train`."""
-    options = ["--preset", "demo"]
-    for name, value in (TINY | dict(changes or {})).items():
+    options, settings = ["--preset", "demo"], TINY | dict(changes or {})
+    unused = DIFFUSION_ONLY if settings.get("model") == "autoregressive" else ()
+    for name, value in settings.items():
+        if name in TINY and name.split(".")[0] in unused:
+            continue
         options += [f"--{name.replace('_', '-')}", str(value)]
     return options
 
