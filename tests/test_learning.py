@@ -13,10 +13,11 @@ from cdcd.diffusion.warping import TimeWarp, WarpConfig
 from cdcd.evaluation.oracle import MarkovOracle
 from cdcd.networks.language_model import LanguageModel, NetworkConfig
 from cdcd.seeding import generator_for
-from cdcd.training.draws import draw
+from cdcd.training.draws import draw_for_step
 
 LENGTH, STATES, BATCH = 12, 8, 128
 PROCESS = ProcessConfig(t_min=0.3, t_max=30.0)
+CPU = torch.device("cpu")
 
 
 def train(
@@ -40,7 +41,9 @@ def train(
         generator = generator_for("learning", step)
         tokens = chain.sample(BATCH, LENGTH, generator=generator)
         shape = (BATCH, LENGTH, embedding.dim)
-        draws = draw(shape, objective, warp.training_schedule(), generator=generator)
+        draws = draw_for_step(
+            shape, objective, warp.training_schedule(), seed=0, step=step, device=CPU
+        )
         losses = training_loss(
             model,
             model.embedding.table(),
@@ -74,11 +77,13 @@ def test_network_comes_near_the_oracle_and_never_beats_it():
     table = model.embedding.table().detach()
     generator = generator_for("judge")
     tokens = chain.sample(2000, LENGTH, generator=generator)
-    masks = draw(
+    masks = draw_for_step(
         (2000, LENGTH, 16),
         objective,
         TimeWarp(WarpConfig(), PROCESS).schedule(),
-        generator=generator,
+        seed=1,
+        step=0,
+        device=CPU,
     )
     for level in (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0):
         t = torch.full((2000,), level)
