@@ -28,6 +28,7 @@ TINY = {
     "network.time_units": 16,
     "warp.num_bins": 10,
     "training.steps": 6,
+    "training.seed": 0,
     "training.optimiser": "adam",
     "training.learning_rate": 2e-3,
     "training.batch_size": 8,

@@ -236,6 +236,7 @@ def demo() -> RunConfig:
             warmup_steps=30,
             decay_steps=530,
             average_decay=0.987,
+            seed=2,  # One in three seeds is this good in so few steps: see the README.
             validate_every=1_000,
             valid_sequences=64,
             checkpoint_every=500,
