@@ -73,7 +73,7 @@ MUTANTS = [
     Mutant("every rank reads the same rows", "data/shards.py", "first = step * self.batch_size + rank * share", "first = step * self.batch_size", "test_shards.py", "ranks_share"),
     Mutant("entropy of what is given too", "evaluation/statistics.py", "counted = tokens[is_generated]", "counted = tokens.flatten()", "test_statistics.py", "does_not_count"),
     Mutant("MAUVE without its scaling", "evaluation/mauve.py", "torch.exp(-scaling * divergences)", "torch.exp(-divergences)", "test_mauve.py", "integral"),
-    Mutant("early stopping keeps the last", "training/trainer.py", "self.run.set_aside_after(best.step)", "pass", "test_tasks.py", "best_is_what_loads"),
+    Mutant("early stopping keeps the last", "training/trainer.py", "self.world.on_main(lambda: self.run.set_aside_after(best_step))", "pass", "test_tasks.py", "best_is_what_loads"),
 ]  # fmt: skip
 
 

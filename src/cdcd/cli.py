@@ -37,19 +37,20 @@ USAGE = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake is one line on stderr and exit code 2."""
-    from cdcd.training.distributed import leave
-
-    return leave(_run(arguments))
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    from cdcd.training.distributed import SaidElsewhere
-    from cdcd.training.trainer import Stopped
-
+    given = sys.argv[1:] if arguments is None else list(arguments)
     # All ranks of torchrun have the same command line: one of them complains about it.
     is_main = int(os.environ.get("RANK", "0")) == 0
     with nullcontext() if is_main else redirect_stderr(io.StringIO()):
-        options = build_parser().parse_args(arguments)
+        options = build_parser(given).parse_args(given)
+    from cdcd.training.distributed import leave
+
+    return leave(_run(options))
+
+
+def _run(options: Any) -> int:
+    from cdcd.training.distributed import SaidElsewhere
+    from cdcd.training.trainer import Stopped
+
     try:
         options.action(options)
     except SaidElsewhere as said:
@@ -69,8 +70,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     return 0
 
 
-def build_parser() -> Parser:
-    """All verbs and their options."""
+def build_parser(arguments: Sequence[str]) -> Parser:
+    """All verbs, and the options of the one that is used: those of the others would have to load torch."""
+    used = next((word for word in arguments if not word.startswith("-")), None)
     parser = Parser(prog="cdcd", description=cdcd.__doc__)
     parser.add_argument("--version", action="version", version=f"cdcd {cdcd.__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
@@ -97,7 +99,8 @@ def build_parser() -> Parser:
     ):
         verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         verb.set_defaults(action=action, parser=verb)
-        add(verb)
+        if name == used:
+            add(verb)
         verb.usage = f"cdcd {name} {USAGE[name]}"
     return parser
 
