@@ -65,7 +65,7 @@ MUTANTS = [
     Mutant("nucleus loses the token that reaches the mass", "diffusion/interpolation.py", "mass_before = ordered.cumsum(-1) - ordered", "mass_before = ordered.cumsum(-1)", "test_interpolation.py", "nucleus"),
     Mutant("u in the order of the rows", "training/draws.py", "order = torch.randperm(batch, generator=generator, device=generator.device)", "order = torch.arange(batch, device=generator.device)", "test_draws.py", "uniform_at_every_row"),
     Mutant("final prediction at t_max", "diffusion/sampling.py", "final = estimator(x, times[-1].expand(len(x)), state)", "final = estimator(x, times[0].expand(len(x)), state)", "test_solvers.py", "most_recent"),
-    Mutant("optimiser not restored", "training/trainer.py", 'self.optimiser.restore(without_prefix("model", saved.optimiser))', "pass", "test_resume.py", "bit"),
+    Mutant("optimiser not restored", "training/trainer.py", 'self.optimiser.restore(without_prefix("model", saved.optimiser))', "pass", "test_resume.py", "is_uninterrupted"),
     Mutant("a decoder that looks ahead", "networks/blocks.py", "mixed = attend(q, k, v, causal=self.causal)", "mixed = attend(q, k, v)", "test_autoregressive.py", "do_not_see"),
     Mutant("padding predicted", "networks/autoregressive.py", "return tokens != PAD", "return tokens >= PAD", "test_tasks.py", "padding"),
     Mutant("given tokens judged too", "evaluation/judge.py", "parts.append((nll * counts).sum(1))", "parts.append(nll.sum(1))", "test_judge.py", "equal_a_computation"),
