@@ -6,7 +6,7 @@
 #
 # DATA holds captions_train.en.txt.xz and captions_val.en.txt.xz of multi30k, and optionally a folder
 # `tokenizer` to take over. Stages: prepare judge baseline diffusion evaluate. A stage that is done is not
-# done again, so an interrupted script can be run again. On one H200 the whole takes about five minutes.
+# done again, and one that was interrupted goes on. On one H200 the whole takes about five minutes.
 set -euo pipefail
 data=$1 out=$2
 shift 2
@@ -15,7 +15,7 @@ cdcd=${CDCD:-cdcd}
 # For trying the script out: options that come last.
 read -ra more_training <<<"${TRAINING_OPTIONS:-}"
 read -ra more_evaluation <<<"${EVALUATION_OPTIONS:-}"
-size=(--preset small --data.length 32 --network.num-blocks 8 --network.width 512 --network.num-heads 8
+size=(--preset small --data "$out/data" --data.length 32 --network.num-blocks 8 --network.width 512 --network.num-heads 8
   --training.batch-size 512 --training.optimiser muon
   --training.learning-rate 2e-3 --training.warmup-steps 100 --training.valid-sequences 1024
   --training.checkpoint-every 0 --training.compile "${COMPILE:-graphs}" --training.average-decay 0.998)
@@ -26,8 +26,7 @@ train() { # NAME OPTION …
   local name=$1
   shift
   [ -e "$out/$name/done" ] && return
-  rm -rf "${out:?}/$name"
-  $cdcd train "${size[@]}" --data "$out/data" --out "$out/$name" "$@" "${more_training[@]}" | tee "$out/$name.log"
+  $cdcd train --resume auto "${size[@]}" --out "$out/$name" "$@" "${more_training[@]}" | tee -a "$out/$name.log"
   touch "$out/$name/done"
 }
 

@@ -28,11 +28,7 @@ train() { # NAME OPTION …
   local name=$1
   shift
   [ -e "$out/$name/done" ] && return
-  if [ -e "$out/$name" ]; then
-    $cdcd train --resume --out "$out/$name" | tee -a "$out/$name.log"
-  else
-    $cdcd train "${size[@]}" --out "$out/$name" "$@" "${more_training[@]}" | tee "$out/$name.log"
-  fi
+  $cdcd train --resume auto "${size[@]}" --out "$out/$name" "$@" "${more_training[@]}" | tee -a "$out/$name.log"
   touch "$out/$name/done"
 }
 

@@ -278,5 +278,5 @@ def test_a_batch_that_cannot_be_shared_is_said_once(tmp_path):
     output, _ = process.communicate(timeout=60)
     assert process.returncode != 0
     assert output.count("training.batch_size (9) must be a multiple of ranks") == 1, output
-    assert "cli.py" not in output
+    assert "cdcd/cli" not in output
     assert not (tmp_path / "run").exists()

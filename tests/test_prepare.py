@@ -232,7 +232,8 @@ from cdcd.data import encoding, prepare as preparing
 encoding.CHUNK, preparing.NOTE_EVERY = 300, 2000
 write = preparing._Preparation._write
 def slowly(self, encoded, split):
-    time.sleep(0.004)
+    while len(list(Path(sys.argv[2]).glob("*.tokens"))) >= int(sys.argv[4]):
+        time.sleep(0.01)
     write(self, encoded, split)
 preparing._Preparation._write = slowly
 config = preparing.PrepareConfig(source=sys.argv[1], tokenizer="bytes", valid_share=0.1,
@@ -241,8 +242,9 @@ preparing.prepare(config, Path(sys.argv[2]))
 """
 
 
-def slow_process(corpus, out, workers):
-    command = [sys.executable, "-c", SLOWLY, str(corpus), str(out), str(workers)]
+def slow_process(corpus, out, workers, shards):
+    """Prepares up to so many shards, and then waits for ever."""
+    command = [sys.executable, "-c", SLOWLY, str(corpus), str(out), str(workers), str(shards)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -260,7 +262,7 @@ def test_going_on_after_an_interruption(corpus, tmp_path, workers, signal_number
     whole = prepared(corpus, tmp_path / "whole", **options)
     out = tmp_path / "set"
     for shards in (5, 8):  # twice: within the first source, and later
-        process = slow_process(corpus, out, workers)
+        process = slow_process(corpus, out, workers, shards)
         wait_for_shards(process, out, shards)
         os.kill(process.pid, signal_number)
         output, _ = process.communicate(timeout=20)
@@ -272,7 +274,7 @@ def test_going_on_after_an_interruption(corpus, tmp_path, workers, signal_number
 
 
 def test_workers_end_with_a_killed_parent(corpus, tmp_path):
-    process = slow_process(corpus, tmp_path / "set", 2)
+    process = slow_process(corpus, tmp_path / "set", 2, 3)
     wait_for_shards(process, tmp_path / "set", 2)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(children) >= 2

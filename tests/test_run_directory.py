@@ -22,6 +22,7 @@ from tiny import (
 )
 
 import cdcd
+from cdcd import files
 from cdcd.settings import from_dict
 from cdcd.training import checkpoint as checkpoints
 from cdcd.training import run as runs
@@ -187,7 +188,8 @@ def full_disk(monkeypatch, name, *, times=1):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         write(path, content)
 
-    monkeypatch.setattr(checkpoints, "write_durably", failing)
+    for module in (checkpoints, files):
+        monkeypatch.setattr(module, "write_durably", failing)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -32,8 +32,9 @@ from cdcd.training import tasks
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.run import resume
 from cdcd.training.tasks import AutoregressiveTask, build_model
-from cdcd.training.trainer import Stopped, Trainer
+from cdcd.training.trainer import Trainer
 from cdcd.training.validation import TokenReport
+from cdcd.training.watching import Stopped
 
 AUTOREGRESSIVE = {"model": "autoregressive"}
 

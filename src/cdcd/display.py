@@ -23,25 +23,28 @@ GIVEN_STYLE = "bold cyan"
 
 
 class SamplingProgress:
-    """A progress bar on stderr, used as the sampler's callback."""
+    """A progress bar on stderr, used as the sampler's callback: by steps, or by positions filled."""
 
-    def __init__(self) -> None:
+    def __init__(self, length: int) -> None:
+        self.length = length
         console = Console(stderr=True)
         self.progress = Progress(
             TextColumn("sampling"),
             BarColumn(),
-            TextColumn("t = {task.fields[t]}"),
+            TextColumn("{task.fields[place]}"),
             TimeRemainingColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self.task = self.progress.add_task("sample", total=None, t="–")
+        self.task = self.progress.add_task("sample", total=None, place="")
 
-    def __call__(self, info: StepInfo) -> None:
-        self.progress.update(
-            self.task, total=info.num_steps, completed=info.index + 1, t=f"{info.t:.3g}"
-        )
+    def __call__(self, info: StepInfo | int) -> None:
+        if isinstance(info, int):
+            done, total, place = info + 1, self.length, f"token {info + 1}"
+        else:
+            done, total, place = info.index + 1, info.num_steps, f"t = {info.t:.3g}"
+        self.progress.update(self.task, total=total, completed=done, place=place)
 
     def __enter__(self) -> "SamplingProgress":
         self.progress.start()

@@ -151,14 +151,20 @@ class AutoregressiveTextModel(TextModel):
         places: Sequence[tuple[int, int]],
         settings: DecodingConfig,
         *,
-        callback: Callable[[Any], None] | None = None,
+        callback: Callable[[int], None] | None = None,
     ) -> Int[Tensor, "batch seq"]:
         u = torch.stack([torch.rand(self.length, generator=generator_for(*p)) for p in places])
         # Padding follows the end of a document: it is never trained on, so never drawn.
         never = (PAD, EOS) if settings.suppress_eos else (PAD,)
         with self.network.precision():
             return decode(
-                self.model, tokens, ~is_noisy, u.to(self.device), settings, suppress=never
+                self.model,
+                tokens,
+                ~is_noisy,
+                u.to(self.device),
+                settings,
+                suppress=never,
+                callback=callback,
             )
 
 

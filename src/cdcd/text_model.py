@@ -64,7 +64,10 @@ class TextModel(ABC):
         *,
         callback: Callable[[Any], None] | None = None,
     ) -> Int[Tensor, "batch seq"]:
-        """Generate the noisy positions of sequences; row i draws from (seed, index) = places[i]."""
+        """Generate the noisy positions of sequences; row i draws from (seed, index) = places[i].
+
+        The callback sees each step: a StepInfo of a diffusion model, else the position just filled.
+        """
 
     @property
     def length(self) -> int:

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 import cdcd
 from cdcd.data.encoding import Encoded, available_cores, chunks, encode_in_order
-from cdcd.data.format import DESCRIPTION, FORMAT, PROGRESS, SplitSummary, read_json, write_json
+from cdcd.data.format import DESCRIPTION, FORMAT, PROGRESS, SplitSummary
 from cdcd.data.order import keys_for, mix
 from cdcd.data.readers import Documents, Unit
 from cdcd.data.tokenizer import (
@@ -34,6 +34,7 @@ from cdcd.data.tokenizer import (
     tokenizer_hash,
 )
 from cdcd.data.writing import SplitWriter
+from cdcd.files import read_json, write_json
 
 SPLITS = ("train", "valid", "test", "judge")
 NOTE_EVERY = 32_000_000

@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Int, Int64, UInt, UInt64
 from torch import Tensor
 
-from cdcd.data.format import DESCRIPTION, FORMAT, PROGRESS, SplitSummary, file_hash, read_json
+from cdcd.data.format import DESCRIPTION, FORMAT, PROGRESS, SplitSummary
 from cdcd.data.order import ROUNDS, keys_for, permuted
 from cdcd.data.tokenizer import PAD, Tokenizer, load_tokenizer, tokenizer_hash
+from cdcd.files import file_hash, read_json
 
 Indices: TypeAlias = Int64[np.ndarray, " rows"] | Int[Tensor, " rows"]
 

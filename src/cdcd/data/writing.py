@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from cdcd.data.encoding import Encoded
-from cdcd.data.format import SplitSummary, file_hash
+from cdcd.data.format import SplitSummary
+from cdcd.files import file_hash
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import cdcd
-from cdcd.data.format import file_hash
 from cdcd.data.tokenizer import Tokenizer, load_tokenizer
+from cdcd.files import file_hash, read_json, write_atomically, write_durably
 from cdcd.settings import from_dict
 from cdcd.training.config import RunConfig
 
@@ -99,7 +99,7 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     def _described(self) -> dict[str, Any]:
-        described = _read_json(self.path / "config.json")
+        described = read_json(self.path / "config.json")
         for name in ("config", "vocab_size"):
             if name not in described:
                 raise ValueError(f"{self.path / 'config.json'} is damaged: it has no {name}")
@@ -229,14 +229,14 @@ class RunDirectory:
         return Checkpoint(step, weights, optimiser, shards if shards.exists() else None)
 
     def _verify_shards(self, step: int, rank: int, world_size: int) -> None:
-        sums = _read_json(self.folder(step) / "checkpoint.json")["sha256"]
+        sums = read_json(self.folder(step) / "checkpoint.json")["sha256"]
         for name in sorted(n for n in sums if n.startswith(f"{SHARDS}/"))[rank::world_size]:
             if file_hash(self.folder(step) / name) != sums[name]:
                 raise ValueError(f"{name} does not match its checksum")
 
     def _read(self, step: int, name: str) -> Tensors:
         content = (self.folder(step) / name).read_bytes()
-        expected = _read_json(self.folder(step) / "checkpoint.json")["sha256"][name]
+        expected = read_json(self.folder(step) / "checkpoint.json")["sha256"][name]
         if hashlib.sha256(content).hexdigest() != expected:
             raise ValueError(f"{name} ({len(content)} bytes) does not match its checksum")
         return load(content)
@@ -266,24 +266,6 @@ def check_shapes(expected: Tensors, found: Tensors, what: str) -> None:
         raise ValueError(f"{what} has a tensor {extra[0]} that this model has not")
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file so that a reader sees the old or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.writing")
-    try:
-        write_durably(temporary, content)
-        temporary.rename(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def with_prefix(prefix: str, tensors: Tensors) -> Tensors:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
@@ -304,13 +286,3 @@ def _remove(folder: Path) -> None:
 def _contiguous(tensors: Tensors) -> Tensors:
     # A copy, because safetensors refuses tensors that share memory.
     return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} does not hold a JSON object")
-    return content

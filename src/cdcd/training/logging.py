@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cdcd.training.checkpoint import write_atomically
+from cdcd.files import write_atomically
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from cdcd.data.format import file_hash
+from cdcd.files import file_hash
 from cdcd.training.distributed import World
 
 Tensors = dict[str, Tensor]

@@ -6,15 +6,12 @@ of its rows, all make the same update, and the main one writes.
 """
 
 import shlex
-import signal
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -31,10 +28,11 @@ from cdcd.training.checkpoint import (
 )
 from cdcd.training.config import RunConfig
 from cdcd.training.distributed import ALONE, World, is_lost_contact
-from cdcd.training.logging import Display, MetricsLog, NoLog, read_metrics
+from cdcd.training.logging import Display, MetricsLog, NoLog
 from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_adam, make_muon
 from cdcd.training.parallel import check_shares, part_of, whole
 from cdcd.training.tasks import listed, make_task
+from cdcd.training.watching import Best, Health, Meter, Signals, Stopped
 
 AGREE_EVERY = 5
 """Steps after which several ranks ask each other whether one was told to stop."""
@@ -47,60 +45,6 @@ def initial_checkpoint(config: RunConfig, vocab_size: int) -> Checkpoint:
     if config.training.average_decay:
         weights |= with_prefix("average", dict(task.model.named_parameters()))
     return Checkpoint(0, weights, {})
-
-
-@dataclass
-class Health:
-    """Where the loss stopped being finite, kept on the device so that no step waits for it."""
-
-    bad_step: Int[Tensor, ""]
-    bad_t: Float[Tensor, ""]
-
-    def update(
-        self, step: int, losses: Float[Tensor, " batch"], t: Float[Tensor, " batch"] | None
-    ) -> None:
-        bad = ~losses.isfinite()
-        first = (self.bad_step < 0) & bad.any()
-        self.bad_step = torch.where(first, step, self.bad_step)
-        if t is not None:
-            self.bad_t = torch.where(first, t[bad.float().argmax()], self.bad_t)
-
-
-class Best:
-    """The best validation so far, also over interruptions, and whether to wait for a better one."""
-
-    def __init__(self, run: RunDirectory, patience: int) -> None:
-        self.patience, self.waited = patience, 0
-        self.step: int | None = None
-        self.loss = float("inf")
-        saved = run.steps()
-        for row in read_metrics(run.metrics_path) if patience else ():
-            if "valid_loss" in row:
-                # Patience may be new to this run: a better loss whose weights are gone is no best.
-                if row["step"] in saved:
-                    self.update(row["step"], row["valid_loss"])
-                elif self.step is not None:
-                    self.waited += 1
-
-    def update(self, step: int, loss: float) -> bool:
-        """Note a validation; whether it is to be kept."""
-        better = self.patience > 0 and loss < self.loss
-        if better:
-            self.step, self.loss = step, loss
-        self.waited = 0 if better else self.waited + 1
-        return better
-
-    @property
-    def waited_enough(self) -> bool:
-        return 0 < self.patience <= self.waited
-
-
-class Stopped(Exception):  # noqa: N818
-    """A signal asked the run to stop; it has been saved."""
-
-    def __init__(self, signal_number: int, message: str) -> None:
-        super().__init__(message)
-        self.signal_number = signal_number
 
 
 class Trainer:
@@ -142,7 +86,7 @@ class Trainer:
             MovingAverage(self.model, training.average_decay) if training.average_decay else None
         )
         self.step = 0
-        self.meter = _Meter(train.length * training.batch_size)
+        self.meter = Meter(train.length * training.batch_size)
         self._restore(
             run.load(checkpoint, with_optimiser=True, rank=world.rank, world_size=world.size)
         )
@@ -293,7 +237,7 @@ class Trainer:
         training = self.config.training
         log = MetricsLog(self.run.path, first_step=self.step) if self.world.is_main else NoLog()
         best = self.world.on_main(lambda: Best(self.run, training.patience))
-        signals = _Signals()
+        signals = Signals()
         try:
             with signals, Display(self.console, training.steps, self.step) as display:
                 self.meter.start()
@@ -312,7 +256,7 @@ class Trainer:
         finally:
             log.close()
 
-    def _stop_signal(self, signals: "_Signals") -> int:
+    def _stop_signal(self, signals: Signals) -> int:
         """The signal that asks all ranks to stop at this step, or 0."""
         if self.world.size > 1 and self.step % AGREE_EVERY:
             return 0
@@ -413,50 +357,3 @@ class _Swapped:
                 held = current.clone()
                 current.copy_(average)
                 average.copy_(held)
-
-
-class _Meter:
-    """Mean loss and tokens a second since the last reading."""
-
-    def __init__(self, tokens_per_step: int) -> None:
-        self.tokens_per_step = tokens_per_step
-        self.losses: list[Tensor] = []
-        self.start()
-
-    def start(self) -> None:
-        self.num_steps, self.started = 0, time.perf_counter()
-
-    def add(self, loss: Tensor) -> None:
-        self.losses.append(loss)
-        self.num_steps += 1
-
-    def read(self) -> tuple[float, float]:
-        loss = float(torch.stack(self.losses).mean())
-        speed = self.num_steps * self.tokens_per_step / (time.perf_counter() - self.started)
-        self.losses = []
-        self.start()
-        return loss, speed
-
-
-class _Signals:
-    """Notes the first Ctrl-C or SIGTERM; a second one acts as usual."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self.previous: dict[int, Any] = {}
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        self.received = number
-        for signal_number, handler in self.previous.items():
-            signal.signal(signal_number, handler)
-
-    def __enter__(self) -> None:
-        import threading
-
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.previous[number] = signal.signal(number, self._note)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)

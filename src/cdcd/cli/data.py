@@ -1,0 +1,39 @@
+"""`cdcd data prepare` and `cdcd data verify`."""
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+from cdcd.settings import add_options, chosen
+
+
+def data_options(parser: argparse.ArgumentParser) -> None:
+    from cdcd.data.prepare import PrepareConfig
+
+    verbs = parser.add_subparsers(metavar="prepare|verify", required=True, dest="data_verb")
+    prepare = verbs.add_parser("prepare", help="tokenise a corpus into memory-mapped shards")
+    prepare.add_argument("--out", metavar="FOLDER", type=Path, required=True, help="data set")
+    add_options(prepare, PrepareConfig)
+    prepare.set_defaults(parser=prepare)
+    verify = verbs.add_parser("verify", help="compare every file with its checksum")
+    verify.add_argument("out", metavar="FOLDER", type=Path, help="data set")
+    verify.set_defaults(parser=verify)
+
+
+def data(options: Any) -> None:
+    from rich.console import Console
+
+    from cdcd.data.prepare import PrepareConfig, prepare
+    from cdcd.data.shards import TokenDataset
+
+    if options.data_verb == "verify":
+        dataset = TokenDataset(options.out)
+        dataset.verify()
+        print(f"{options.out} is whole: {', '.join(dataset.splits)}")
+        return
+    changes = chosen(options, PrepareConfig)
+    if "source" not in changes:
+        raise ValueError("say what to prepare with --source PATH")
+    prepare(PrepareConfig(**changes), options.out, console=Console(soft_wrap=True))
+    print(f"train on it with: cdcd train --data {shlex.quote(str(options.out))} --out RUN")

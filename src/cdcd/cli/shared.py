@@ -1,0 +1,35 @@
+"""Options that several verbs have."""
+
+import argparse
+from typing import Any
+
+from cdcd.settings import add_options, chosen
+
+
+def device_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "float64", "bfloat16"),
+        default="auto",
+        help="precision",
+    )
+
+
+def setting_options(parser: argparse.ArgumentParser) -> None:
+    """Sampling settings of diffusion models, then those of autoregressive ones."""
+    from cdcd.diffusion.sampling import SamplingConfig
+    from cdcd.networks.decoding import DecodingConfig
+
+    add_options(parser, SamplingConfig)
+    group = parser.add_argument_group("of autoregressive models", "They take --nucleus too.")
+    add_options(group, DecodingConfig, leave_out=["nucleus"])  # pyright: ignore[reportArgumentType]
+
+
+def chosen_settings(options: Any) -> dict[str, Any]:
+    from cdcd.diffusion.sampling import SamplingConfig
+    from cdcd.networks.decoding import DecodingConfig
+
+    return chosen(options, SamplingConfig) | chosen(options, DecodingConfig)

@@ -1,0 +1,100 @@
+"""`cdcd train`."""
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdcd.settings import add_options, chosen
+
+if TYPE_CHECKING:
+    from cdcd.training.config import RunConfig
+    from cdcd.training.distributed import World
+    from cdcd.training.trainer import Trainer
+
+
+def train_options(parser: argparse.ArgumentParser) -> None:
+    from cdcd.training.config import PRESETS, RunConfig
+
+    parser.add_argument(
+        "--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: small)"
+    )
+    parser.add_argument(
+        "--data",
+        metavar="PATH",
+        help="corpus: tales, markov, a prepared data set, a file or a folder",
+    )
+    parser.add_argument("--out", metavar="RUN", type=Path, required=True, help="run directory")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        choices=("always", "auto"),
+        const="always",
+        help="go on with the run in --out; `auto`: or start it where there is none, for commands that "
+        "are repeated until they succeed (torchrun --max-restarts)",
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="STEP", type=int, help="resume from this checkpoint"
+    )
+    parser.add_argument("--init-from", metavar="RUN", type=Path, help="fine-tune from another run")
+    add_options(parser, RunConfig)
+
+
+def train(options: Any) -> None:
+    from cdcd.training.distributed import join
+
+    with join() as world:
+        message = _train_in(world, options)
+        if world.is_main:
+            print(f"{message}; try: cdcd sample {shlex.quote(str(options.out))}")
+
+
+def _train_in(world: "World", options: Any) -> str:
+    trainer = _trainer(options, world)
+    if trainer is None:
+        return f"{options.out} is trained already"
+    return f"validation loss {trainer.train():.4f}"
+
+
+def _trainer(options: Any, world: "World") -> "Trainer | None":
+    """A new run, one that goes on, or None where it has nothing left to do and may say so."""
+    from cdcd.training import run
+    from cdcd.training.checkpoint import RunDirectory
+
+    changes = _changes(options)
+    if options.checkpoint is not None and options.resume != "always":
+        raise ValueError("--checkpoint goes with --resume")
+    if options.resume == "always":
+        if options.init_from or options.preset:
+            raise ValueError(
+                "--resume goes on with a run as it is: leave out --preset and --init-from"
+            )
+        return run.resume(options.out, changes=changes, checkpoint=options.checkpoint, world=world)
+    config = _new_config(options, changes)
+    if options.resume == "auto" and world.on_main((options.out / "config.json").is_file):
+        present = RunDirectory(options.out)
+        changes = run.changes_to(present, config)
+        if run.is_finished(present, changes):
+            return None
+        return run.resume(options.out, changes=changes, world=world)
+    return run.start(config, options.out, init_from=options.init_from, world=world)
+
+
+def _changes(options: Any) -> dict[str, Any]:
+    from cdcd.training.config import RunConfig
+
+    data = {} if options.data is None else {"data.source": options.data}
+    return chosen(options, RunConfig) | data
+
+
+def _new_config(options: Any, changes: dict[str, Any]) -> "RunConfig":
+    from cdcd.settings import override
+    from cdcd.training import run
+    from cdcd.training.config import preset, refuse_unused
+
+    config = preset(options.preset or "small")
+    if options.init_from is not None:
+        config = run.inherited_config(config, options.init_from)
+    config = override(config, changes)
+    refuse_unused(config, changes)
+    return config

@@ -1,0 +1,114 @@
+"""What is kept an eye on while a run trains: finite losses, the best validation, speed, signals."""
+
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cdcd.training.checkpoint import RunDirectory
+from cdcd.training.logging import read_metrics
+
+
+@dataclass
+class Health:
+    """Where the loss stopped being finite, kept on the device so that no step waits for it."""
+
+    bad_step: Int[Tensor, ""]
+    bad_t: Float[Tensor, ""]
+
+    def update(
+        self, step: int, losses: Float[Tensor, " batch"], t: Float[Tensor, " batch"] | None
+    ) -> None:
+        bad = ~losses.isfinite()
+        first = (self.bad_step < 0) & bad.any()
+        self.bad_step = torch.where(first, step, self.bad_step)
+        if t is not None:
+            self.bad_t = torch.where(first, t[bad.float().argmax()], self.bad_t)
+
+
+class Best:
+    """The best validation so far, also over interruptions, and whether to wait for a better one."""
+
+    def __init__(self, run: RunDirectory, patience: int) -> None:
+        self.patience, self.waited = patience, 0
+        self.step: int | None = None
+        self.loss = float("inf")
+        saved = run.steps()
+        for row in read_metrics(run.metrics_path) if patience else ():
+            if "valid_loss" in row:
+                # Patience may be new to this run: a better loss whose weights are gone is no best.
+                if row["step"] in saved:
+                    self.update(row["step"], row["valid_loss"])
+                elif self.step is not None:
+                    self.waited += 1
+
+    def update(self, step: int, loss: float) -> bool:
+        """Note a validation; whether it is to be kept."""
+        better = self.patience > 0 and loss < self.loss
+        if better:
+            self.step, self.loss = step, loss
+        self.waited = 0 if better else self.waited + 1
+        return better
+
+    @property
+    def waited_enough(self) -> bool:
+        return 0 < self.patience <= self.waited
+
+
+class Stopped(Exception):  # noqa: N818
+    """A signal asked the run to stop; it has been saved."""
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
+class Meter:
+    """Mean loss and tokens a second since the last reading."""
+
+    def __init__(self, tokens_per_step: int) -> None:
+        self.tokens_per_step = tokens_per_step
+        self.losses: list[Tensor] = []
+        self.start()
+
+    def start(self) -> None:
+        self.num_steps, self.started = 0, time.perf_counter()
+
+    def add(self, loss: Tensor) -> None:
+        self.losses.append(loss)
+        self.num_steps += 1
+
+    def read(self) -> tuple[float, float]:
+        loss = float(torch.stack(self.losses).mean())
+        speed = self.num_steps * self.tokens_per_step / (time.perf_counter() - self.started)
+        self.losses = []
+        self.start()
+        return loss, speed
+
+
+class Signals:
+    """Notes the first Ctrl-C or SIGTERM; a second one acts as usual."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.previous: dict[int, Any] = {}
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.received = number
+        for signal_number, handler in self.previous.items():
+            signal.signal(signal_number, handler)
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.previous[number] = signal.signal(number, self._note)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
