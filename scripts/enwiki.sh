@@ -19,7 +19,7 @@ size=(--preset small --data "$out/data" --data.length 64 --network.num-blocks 8 
   --network.num-heads 8 --training.batch-size 1024
   --training.optimiser muon --training.learning-rate 2e-3 --training.warmup-steps 100
   --training.valid-sequences 1024 --training.compile "${COMPILE:-graphs}" --training.average-decay 0.998)
-steps=${STEPS:-5000} steps_ar=${STEPS_AR:-2400}
+steps=${STEPS:-6000} steps_ar=${STEPS_AR:-2400}
 autoregressive=(--model autoregressive --training.steps "$steps_ar" --training.decay-steps $((steps_ar / 3))
   --training.validate-every 200 --training.checkpoint-every 0 --training.patience 3
   --training.average-decay 0.99)
