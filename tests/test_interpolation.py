@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from languages import noise, oracle, table
 
 from cdcd.diffusion.embedding import Projection, nearest_token, normalise_rows
-from cdcd.diffusion.interpolation import interpolate, probabilities, score, truncate_to_nucleus
+from cdcd.diffusion import interpolation
+from cdcd.diffusion.interpolation import (
+    expected_embedding,
+    interpolate,
+    probabilities,
+    score,
+    truncate_to_nucleus,
+)
 from cdcd.diffusion.process import add_noise, scale_input
 from cdcd.evaluation.oracle import independent_logits
 
@@ -53,6 +60,22 @@ def test_nucleus_is_the_smallest_set_that_reaches_the_mass(seed, nucleus):
     if not inside.all():
         assert float(probs[inside].min()) >= float(probs[~inside].max())
     torch.testing.assert_close(kept[inside], probs[inside] / probs[inside].sum())
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 12.0])
+def test_expected_embedding_in_half_precision(monkeypatch, spread):
+    monkeypatch.setattr(interpolation, "CHUNK", 7)
+    generator = torch.Generator().manual_seed(0)
+    logits = (spread * torch.randn(4, 5, 3000, generator=generator)).bfloat16()
+    # Embeddings that have much in common: their mean is large, and must not overflow.
+    embeddings = normalise_rows(torch.randn(3000, 64, generator=generator) + 5.0)
+    exact = probabilities(logits.double()) @ embeddings.double()
+    found = expected_embedding(logits, embeddings)
+    assert found.dtype == torch.float32
+    # Three roundings to 11 bits, of numbers that are about 1.
+    assert (found - exact).norm() / exact.norm() < 2**-11
+    plain = expected_embedding(logits.float(), embeddings)
+    assert torch.equal(plain, interpolate(probabilities(logits.float()), embeddings))
 
 
 def test_rows_have_length_sqrt_d_and_inputs_unit_variance():

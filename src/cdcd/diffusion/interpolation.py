@@ -7,6 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+HALF_SCALE = 256.0
+"""Probabilities times this are in float16's range, and so are their products with embeddings."""
+CHUNK = 2**13
+"""Positions whose probabilities are held in float32 at a time."""
+
 
 def probabilities(
     logits: Float[Tensor, "*batch vocab"], *, softmax_temperature: float = 1.0, nucleus: float = 1.0
@@ -32,6 +37,23 @@ def interpolate(
 ) -> Float[Tensor, "*batch embed"]:
     """The expected embedding x0_hat under the predicted probabilities."""
     return probs @ table
+
+
+def expected_embedding(
+    logits: Float[Tensor, "*batch vocab"], table: Float[Tensor, "vocab embed"]
+) -> Float[Tensor, "*batch embed"]:
+    """softmax(logits)·E in the table's precision, at the speed of half precision where logits are bfloat16.
+
+    Probabilities are then rounded to float16, eight times as fine as bfloat16, after a factor that
+    keeps small ones above its smallest numbers; only a few thousand positions are held in float32.
+    """
+    if logits.dtype != torch.bfloat16:
+        return interpolate(probabilities(logits), table)
+    rows = logits.reshape(-1, logits.shape[-1])
+    half = table.half()
+    found = [(HALF_SCALE * probabilities(part.float())).half() @ half for part in rows.split(CHUNK)]
+    x0_hat = torch.cat(found).to(table.dtype) / HALF_SCALE
+    return x0_hat.view(*logits.shape[:-1], table.shape[-1])
 
 
 def score(
