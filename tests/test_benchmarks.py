@@ -68,7 +68,8 @@ def test_the_counter_would_notice_a_missing_part(tmp_path):
     total = lines.pop("total")
     assert expected == total == sum(lines.values())
     assert all(expected != total - line for line in lines.values())
-    assert lines["self_conditioning"] == lines["forward"] * 0.75
+    # Three quarters of the rows; some of them without their partner, so room is left for more.
+    assert 0.75 < lines["self_conditioning"] / lines["forward"] < 0.85
 
 
 def test_the_parts_of_a_forward_pass():

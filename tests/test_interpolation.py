@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from languages import noise, oracle, table
 
-from cdcd.diffusion.embedding import Projection, nearest_token, normalise_rows
 from cdcd.diffusion import interpolation
+from cdcd.diffusion.embedding import Projection, nearest_token, normalise_rows
 from cdcd.diffusion.interpolation import (
     expected_embedding,
     interpolate,

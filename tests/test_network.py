@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.estimator import NetworkEstimator
 from cdcd.diffusion.process import ProcessConfig
+from cdcd.diffusion.selection import select_noisy
 from cdcd.networks.blocks import Attention, ConditionalLayerNorm, RotaryEmbedding, TimeEmbedding
 from cdcd.networks.language_model import LanguageModel, NetworkConfig
 from cdcd.seeding import generator_for
@@ -45,6 +46,22 @@ def inputs(seed: int = 0) -> dict[str, Tensor]:
         "x0_prev": normal(BATCH, LENGTH, DIM, seed=seed + 3),
         "is_noisy": is_noisy,
     }
+
+
+@pytest.mark.parametrize("spare", [0, 3])
+def test_selected_logits_and_their_gradients_are_those_of_all(spare):
+    given = inputs()
+    selection = select_noisy(given["is_noisy"], int(given["is_noisy"].sum()) + spare)
+    weights = normal(len(selection.positions), VOCAB)
+    gradients = []
+    for chosen in (selection, None):
+        model = network()
+        found = model(**given, selection=chosen)
+        logits = found if chosen is not None else selection.take(found)
+        (weights * logits).sum().backward()
+        gradients.append([logits.detach(), *(parameter.grad for parameter in model.parameters())])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_attention_equals_a_naive_one():

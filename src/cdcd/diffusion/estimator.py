@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from cdcd.diffusion.embedding import Projection
 from cdcd.diffusion.interpolation import interpolate, probabilities
 from cdcd.diffusion.process import scale_input
+from cdcd.diffusion.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ class Estimator(Protocol):
 
 @runtime_checkable
 class Network(Protocol):
-    """A denoising network: the stacked input sequences of §4.1 and §4.3 to logits."""
+    """A denoising network: the stacked input sequences of §4.1 and §4.3 to logits.
+
+    They are of all positions, or, with a selection, of the selected ones.
+    """
 
     def __call__(
         self,
@@ -48,7 +52,8 @@ class Network(Protocol):
         c: Float[Tensor, "batch seq embed"],
         x0_prev: Float[Tensor, "batch seq embed"],
         is_noisy: Bool[Tensor, "batch seq"],
-    ) -> Float[Tensor, "batch seq vocab"]: ...
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions vocab"]: ...
 
 
 def predict_logits(
@@ -60,7 +65,8 @@ def predict_logits(
     x0_prev: Float[Tensor, "batch seq embed"] | None,
     is_noisy: Bool[Tensor, "batch seq"],
     is_dropped: Bool[Tensor, " batch"] | None = None,
-) -> Float[Tensor, "batch seq vocab"]:
+    selection: Selection | None = None,
+) -> Float[Tensor, "*positions vocab"]:
     """Call the network on inputs stacked as in §4.1: the one place where they are scaled and masked.
 
     `x` and `x0_prev` are zero at given positions, `given` at noisy ones, where it would leak the
@@ -72,7 +78,7 @@ def predict_logits(
         c = c.masked_fill(is_dropped[:, None, None], 0.0)
     x0_prev = torch.zeros_like(x) if x0_prev is None else x0_prev.masked_fill(~noisy, 0.0)
     x = scale_input(x, t).masked_fill(~noisy, 0.0)
-    return network(x, t, c=c, x0_prev=x0_prev, is_noisy=is_noisy)
+    return network(x, t, c=c, x0_prev=x0_prev, is_noisy=is_noisy, selection=selection)
 
 
 @dataclass(frozen=True, kw_only=True)

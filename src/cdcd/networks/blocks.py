@@ -13,6 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cdcd.diffusion.selection import Selection
+
 
 class TimeEmbedding(nn.Module):
     """Random Fourier features of the standardised ln t, then an MLP of two layers (§6.1).
@@ -48,9 +50,15 @@ class ConditionalLayerNorm(nn.Module):
         nn.init.zeros_(self.modulation.bias)
 
     def forward(
-        self, h: Float[Tensor, "batch seq width"], time: Float[Tensor, "batch units"]
-    ) -> Float[Tensor, "batch seq width"]:
-        shift, scale = self.modulation(time)[:, None].chunk(2, dim=-1)
+        self,
+        h: Float[Tensor, "*positions width"],
+        time: Float[Tensor, "batch units"],
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions width"]:
+        """Normalise `h` of all positions, or of the selected ones."""
+        modulation = self.modulation(time)
+        modulation = modulation[:, None] if selection is None else selection.take_rows(modulation)
+        shift, scale = modulation.chunk(2, dim=-1)
         return torch.addcmul(shift, F.layer_norm(h, (self.width,)), 1 + scale)
 
 
@@ -58,8 +66,11 @@ class LayerNorm(nn.LayerNorm):
     """LayerNorm with a learnt shift and scale, in the place of a conditional one where there is no time."""
 
     def forward(
-        self, input: Float[Tensor, "batch seq width"], time: None = None
-    ) -> Float[Tensor, "batch seq width"]:
+        self,
+        input: Float[Tensor, "*positions width"],
+        time: None = None,
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions width"]:
         return super().forward(input)
 
 
@@ -143,7 +154,8 @@ class Attention(nn.Module):
         rotary: RotaryEmbedding,
         positions: Int[Tensor, " seq"] | None = None,
         cache: KeyValueCache | None = None,
-    ) -> Float[Tensor, "batch seq width"]:
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions width"]:
         """Attend within `h`; with a cache, `h` is read at `positions`, after what the cache holds."""
         q, k, v = self.qkv(h).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = rotary(q, positions), rotary(k, positions)
@@ -154,7 +166,8 @@ class Attention(nn.Module):
             assert positions is not None
             cache.write(k, v, positions)
             mixed = attend(q, cache.keys, cache.values, is_seen=cache.is_seen(positions))
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        mixed = mixed.transpose(1, 2).flatten(2)
+        return self.out(mixed if selection is None else selection.take(mixed))
 
 
 class Block(nn.Module):
@@ -186,9 +199,12 @@ class Block(nn.Module):
         rotary: RotaryEmbedding,
         positions: Int[Tensor, " seq"] | None = None,
         cache: KeyValueCache | None = None,
-    ) -> Float[Tensor, "batch seq width"]:
-        h = h + self.attention(self.attention_norm(h, time), rotary, positions, cache)
-        return h + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(h, time))))
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions width"]:
+        """The new residual stream, at all positions or at the selected ones."""
+        mixed = self.attention(self.attention_norm(h, time), rotary, positions, cache, selection)
+        h = mixed + (h if selection is None else selection.take(h))
+        return h + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(h, time, selection))))
 
 
 def make_norm(width: int, time_units: int | None) -> ConditionalLayerNorm | LayerNorm:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from cdcd.diffusion.embedding import Embedding, EmbeddingConfig
 from cdcd.diffusion.process import ProcessConfig
+from cdcd.diffusion.selection import Selection
 from cdcd.networks.blocks import (
     Block,
     ConditionalLayerNorm,
@@ -93,11 +94,14 @@ class LanguageModel(nn.Module):
         c: Float[Tensor, "batch seq embed"],
         x0_prev: Float[Tensor, "batch seq embed"],
         is_noisy: Bool[Tensor, "batch seq"],
-    ) -> Float[Tensor, "batch seq vocab"]:
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions vocab"]:
         stacked = torch.cat([x, c, x0_prev, is_noisy[..., None].to(x.dtype)], dim=-1)
         h, time = self.stack(stacked), self.time(t)
         if not self.time_input:
             time = torch.ones_like(time)
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             h = block(h, time, self.rotary)
-        return self.head(self.norm(h, time))
+        # What is not selected matters to the others up to here, and no further.
+        h = self.blocks[-1](h, time, self.rotary, selection=selection)
+        return self.head(self.norm(h, time, selection))
