@@ -61,7 +61,9 @@ class SampleBenchConfig:
             raise ValueError("guidance is 1, which is none: choose another scale")
 
 
-def new_text_model(config: RunConfig) -> DiffusionTextModel | AutoregressiveTextModel:
+def new_text_model(
+    config: RunConfig, *, compile: str = "auto"
+) -> DiffusionTextModel | AutoregressiveTextModel:
     """A model with random weights."""
     device = choose_device(config.training.device)
     dtype, vocab_size = choose_dtype(config.training.dtype, device), config.data.vocab_size
@@ -72,7 +74,9 @@ def new_text_model(config: RunConfig) -> DiffusionTextModel | AutoregressiveText
         return AutoregressiveTextModel(config, tokenizer, model.to(device), dtype=dtype)
     assert isinstance(model, LanguageModel)
     warp = TimeWarp(config.warp, config.process).to(device)
-    return DiffusionTextModel(config, tokenizer, model.to(device), warp, dtype=dtype)
+    return DiffusionTextModel(
+        config, tokenizer, model.to(device), warp, dtype=dtype, compile=compile
+    )
 
 
 def num_given(config: RunConfig, share: float) -> int:

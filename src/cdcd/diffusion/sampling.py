@@ -1,7 +1,7 @@
 """Sampling (§2.1, §6.4): noise -> [prediction -> score -> step] × N -> prediction -> tokens."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -75,6 +75,26 @@ class SamplingConfig:
         """Network calls a sample, with the final prediction; guidance doubles their cost."""
         steps = SOLVERS[self.solver].evaluations(self.num_steps)
         return steps + (self.final_prediction == "network")
+
+    @property
+    def of_evaluation(self) -> "SamplingConfig":
+        """What one network call depends on: the settings of the steps around it are at their defaults."""
+        defaults = SamplingConfig()
+        return replace(self, **{name: getattr(defaults, name) for name in OF_STEPS})
+
+
+OF_STEPS = (
+    "solver",
+    "num_steps",
+    "score_temperature",
+    "initial_noise_scale",
+    "warp",
+    "warp_temperature",
+    "warp_uniformity",
+    "rho",
+    "final_prediction",
+)
+"""Settings that do not change what an estimator answers."""
 
 
 @dataclass(frozen=True)
