@@ -6,19 +6,36 @@ import pytest
 import torch
 from tiny import tiny_config
 
-from cdcd.benchmarks.sample import new_text_model
+from cdcd.benchmarks.shapes import synthetic_tokenizer
 from cdcd.diffusion.estimator import Estimate
 from cdcd.diffusion.sampling import OF_STEPS, SamplingConfig
+from cdcd.diffusion.warping import TimeWarp
+from cdcd.generation import DiffusionTextModel
 from cdcd.networks import capture
 from cdcd.networks.capture import Captured, Recorder, make_recorder
-from cdcd.networks.precision import with_bfloat16_weights
+from cdcd.networks.precision import choose_device, choose_dtype, with_bfloat16_weights
+from cdcd.training.tasks import build_model
 
 SMALL = {"data.vocab_size": 60, "data.length": 12, "network.num_blocks": 2, "embedding.dim": 16}
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def make_model(changes=None, *, mode="off"):
-    return new_text_model(tiny_config(SMALL | (changes or {})), compile=mode)
+    """A model with nothing left at zero: a new network does not look at its last prediction."""
+    config = tiny_config(SMALL | (changes or {}))
+    device = choose_device(config.training.device)
+    model, generator = build_model(config, 60), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return DiffusionTextModel(
+        config,
+        synthetic_tokenizer(60),
+        model.to(device),
+        TimeWarp(config.warp, config.process).to(device),
+        dtype=choose_dtype(config.training.dtype, device),
+        compile=mode,
+    )
 
 
 def overwritten(work):
