@@ -1,6 +1,10 @@
 """Recorded evaluations: replayed on fixed memory they give the texts that plain ones give."""
 
+import os
+import subprocess
+import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -232,13 +236,41 @@ def test_only_the_network_is_in_bfloat16():
     assert {tensor.dtype for tensor in kept} == {torch.float32}
 
 
+# Compiled: in a process of its own, since torch cannot compile the tests' checks of shapes
+
+
+def in_new_process(call):
+    command = f"import test_capture; test_capture.{call}"
+    folders = [str(Path(__file__).parent), *sys.path]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+    done = subprocess.run(
+        [sys.executable, "-c", command], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def compile_whole():
+    """An evaluation is one graph without breaks, which serves other prompts and numbers of steps."""
+    graphs = []
+    backend = lambda graph, _: graphs.append(1) or graph.forward  # noqa: E731
+    compiled = torch.compile(capture.evaluate, dynamic=False, fullgraph=True, backend=backend)
+    plain, other = make_model(), make_model()
+    other.recorder = Recorder(capture.record_nothing, compiled)
+    for count, settings in enumerate(({}, {"guidance_scale": 3.0}, {"nucleus": 0.8}), start=1):
+        for steps in (3, 4):
+            arguments = {"seed": steps, "num_steps": steps, **settings}
+            assert torch.equal(fill(other, **arguments), fill(plain, **arguments))
+        assert len(graphs) == count
+
+
+def test_an_evaluation_is_compiled_whole():
+    in_new_process("compile_whole()")
+
+
 # On a GPU
 
 
-@needs_cuda
-@pytest.mark.parametrize("mode", ["auto", "graphs"])
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_captured_on_a_gpu(settings, mode):
+def check_captured(mode, **settings):
     changes = {"training.device": "cuda", "training.dtype": "float32"}
     plain, captured = make_model(changes), make_model(changes, mode=mode)
     assert captured.recorder is not None
@@ -249,13 +281,29 @@ def test_captured_on_a_gpu(settings, mode):
         torch.testing.assert_close(replayed[-1][0], steps[-1][0], rtol=1e-3, atol=1e-3)
 
 
-@needs_cuda
-@pytest.mark.parametrize("mode", ["auto", "graphs"])
-def test_captured_in_bfloat16_on_a_gpu(mode):
+def check_captured_in_bfloat16(mode):
     changes = {"training.device": "cuda", "training.dtype": "bfloat16"}
     plain, captured = make_model(changes), make_model(changes, mode=mode)
     for seed in (1, 2):
         expected, steps = traced(plain, seed=seed, num_steps=6, solver="heun")
         found, replayed = traced(captured, seed=seed, num_steps=6, solver="heun")
         torch.testing.assert_close(replayed[0][0], steps[0][0], rtol=0.05, atol=0.2)
-        assert (found == expected).float().mean() > (0.95 if mode == "auto" else 0.5)
+        assert (found == expected).float().mean() > 0.75
+
+
+@needs_cuda
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_captured_on_a_gpu(settings):
+    check_captured("auto", **settings)
+
+
+@needs_cuda
+def test_captured_in_bfloat16_on_a_gpu():
+    check_captured_in_bfloat16("auto")
+
+
+@needs_cuda
+@pytest.mark.parametrize("mode", ["on", "graphs"])
+def test_compiled_on_a_gpu(mode):
+    in_new_process(f"check_captured({mode!r}, solver='heun', guidance_scale=3.0)")
+    in_new_process(f"check_captured_in_bfloat16({mode!r})")

@@ -38,7 +38,8 @@ def record_graph(work: Work) -> Work:
             work()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Other threads may use the device meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         estimate = work()
 
     def replay() -> Estimate:
