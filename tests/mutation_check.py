@@ -73,6 +73,9 @@ MUTANTS = [
     Mutant("every rank reads the same rows", "data/shards.py", "first = step * self.batch_size + rank * share", "first = step * self.batch_size", "test_shards.py", "ranks_share"),
     Mutant("entropy of what is given too", "evaluation/statistics.py", "counted = tokens[is_generated]", "counted = tokens.flatten()", "test_statistics.py", "does_not_count"),
     Mutant("MAUVE without its scaling", "evaluation/mauve.py", "torch.exp(-scaling * divergences)", "torch.exp(-divergences)", "test_mauve.py", "integral"),
+    Mutant("a replay overwrites what is kept", "networks/capture.py", "found.x0_hat.clone()", "found.x0_hat", "test_capture.py", "plain_calls_give"),
+    Mutant("prompt of the first batch", "networks/capture.py", "place.copy_(tensor)", "pass", "test_capture.py", "plain_calls_give"),
+    Mutant("state of the last batch", "networks/capture.py", "self.state.zero_() if state is None else self.state.copy_(state)", "self.state if state is None else self.state.copy_(state)", "test_capture.py", "plain_calls_give"),
     Mutant("early stopping keeps the last", "training/trainer.py", "self.world.on_main(lambda: self.run.set_aside_after(best_step))", "pass", "test_tasks.py", "best_is_what_loads"),
 ]  # fmt: skip
 

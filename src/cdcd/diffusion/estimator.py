@@ -14,14 +14,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cdcd.diffusion.embedding import Projection
-from cdcd.diffusion.interpolation import interpolate, probabilities
+from cdcd.diffusion.interpolation import expected_embedding
 from cdcd.diffusion.process import scale_input
 from cdcd.diffusion.selection import Selection
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A prediction: logits over tokens, the embedding estimate they imply, and the state to pass on."""
+    """A prediction: logits over tokens, the embedding estimate they imply, and the state to pass on.
+
+    Logits are in the network's precision. They may be overwritten by the estimator's next call, the
+    rest may not: with a large vocabulary they are larger than everything else together.
+    """
 
     logits: Float[Tensor, "batch seq vocab"]
     x0_hat: Float[Tensor, "batch seq embed"]
@@ -112,8 +116,8 @@ class NetworkEstimator:
             x0_prev=state,
             is_noisy=self.is_noisy,
             is_dropped=self.is_dropped,
-        ).to(x.dtype)
-        plain = self.trained(interpolate(probabilities(logits), self.table), self.table)
+        )
+        plain = self.trained(expected_embedding(logits, self.table), self.table)
         x0_hat = torch.where(self.is_noisy[..., None], self._shape(logits, plain), given)
         return Estimate(logits, x0_hat, plain if self.self_conditioning else None)
 
@@ -122,10 +126,13 @@ class NetworkEstimator:
         unshaped = self.softmax_temperature == 1.0 and self.nucleus == 1.0
         if unshaped and self.projection == self.trained:
             return plain
-        probs = probabilities(
-            logits, softmax_temperature=self.softmax_temperature, nucleus=self.nucleus
+        x0_hat = expected_embedding(
+            logits,
+            self.table,
+            softmax_temperature=self.softmax_temperature,
+            nucleus=self.nucleus,
         )
-        return self.projection(interpolate(probs, self.table), self.table)
+        return self.projection(x0_hat, self.table)
 
 
 @dataclass(frozen=True)
