@@ -13,6 +13,7 @@ from cdcd.diffusion.objective import (
     Draws,
     ObjectiveConfig,
     Room,
+    index_self_conditioned,
     self_conditioned_rows,
     training_loss,
 )
@@ -190,6 +191,14 @@ def test_without_self_conditioning_there_is_one_pass():
     toy, *_ = run(ObjectiveConfig(self_conditioning=False))
     assert len(toy.calls) == 1
     assert (toy.calls[0]["x0_prev"] == 0).all()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.3, 0.5, 0.7, 0.75, 0.9, 1.0])
+def test_self_conditioned_rows_on_the_device(share):
+    for first_row in range(0, 300, 7):
+        for batch in (1, 7, 64):
+            found = index_self_conditioned(batch, share, first_row, device=torch.device("cpu"))
+            assert found.tolist() == self_conditioned_rows(batch, share, first_row)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])

@@ -104,6 +104,16 @@ def self_conditioned_rows(batch: int, share: float, first_row: int = 0) -> list[
     return [row - first_row for row in places if int((row + 1) * share) > int(row * share)]
 
 
+def index_self_conditioned(
+    batch: int, share: float, first_row: int, *, device: torch.device
+) -> Int[Tensor, " chosen"]:
+    """The same rows, computed on the device: copying them there would end a CUDA graph."""
+    count = len(self_conditioned_rows(batch, share, first_row))
+    places = torch.arange(first_row, first_row + batch, dtype=torch.float64, device=device)
+    is_chosen = ((places + 1) * share).floor() > (places * share).floor()
+    return torch.argsort((~is_chosen).to(torch.uint8), stable=True)[:count]
+
+
 def training_loss(
     network: Network,
     table: Float[Tensor, "vocab embed"],
@@ -125,7 +135,8 @@ def training_loss(
     projection = Projection(renormalise=embedding.renormalise, clamp=embedding.clamp)
     x0_prev = None
     if objective.self_conditioning:
-        rows = self_conditioned_rows(len(x), objective.self_conditioned_share, first_row)
+        share = objective.self_conditioned_share
+        rows = index_self_conditioned(len(x), share, first_row, device=x.device)
         x0_prev = _first_predictions(
             network, table, x0, x, draws, rows, projection, room.self_conditioned
         )
@@ -150,28 +161,27 @@ def _first_predictions(
     x0: Tensor,
     x: Tensor,
     draws: Draws,
-    rows: list[int],
+    rows: Int[Tensor, " chosen"],
     projection: Projection,
     room: int | None,
 ) -> Float[Tensor, "batch seq embed"]:
     """Predictions without self-conditioning for the self-conditioned rows, zeros for the others (§4.3)."""
     x0_prev = torch.zeros_like(x)
-    if not rows:
+    if not len(rows):
         return x0_prev
-    index = torch.tensor(rows, device=x.device)
-    selection = select_noisy(draws.is_noisy[index], room)
+    selection = select_noisy(draws.is_noisy[rows], room)
     logits = predict_logits(
         network,
-        x[index],
-        draws.t[index],
-        given=x0[index],
+        x[rows],
+        draws.t[rows],
+        given=x0[rows],
         x0_prev=None,
-        is_noisy=draws.is_noisy[index],
-        is_dropped=draws.is_dropped[index],
+        is_noisy=draws.is_noisy[rows],
+        is_dropped=draws.is_dropped[rows],
         selection=selection,
     )
     x0_hat = projection(expected_embedding(logits, table), table)
-    x0_prev[index] = selection.put(x0_hat)
+    x0_prev[rows] = selection.put(x0_hat)
     return x0_prev
 
 

@@ -15,6 +15,14 @@ from torch.nn import functional as F
 
 from cdcd.diffusion.selection import Selection
 
+try:
+    from cdcd.networks.triton_attention import mix_heads
+except ImportError:  # Triton comes with PyTorch for GPUs.
+    mix_heads = None
+
+LONGEST_TILE = 128
+"""Longest sequence whose attention is computed in one tile."""
+
 
 class TimeEmbedding(nn.Module):
     """Random Fourier features of the standardised ln t, then an MLP of two layers (§6.1).
@@ -139,6 +147,18 @@ class KeyValueCache:
         return room <= positions[:, None]
 
 
+def _fits_one_tile(
+    projected: Float[Tensor, "batch seq three_widths"], rotary: RotaryEmbedding
+) -> bool:
+    half = rotary.cos.shape[1]
+    return (
+        projected.is_cuda
+        and projected.dtype in (torch.bfloat16, torch.float16)
+        and projected.shape[1] <= LONGEST_TILE
+        and half in (16, 32, 64)
+    )
+
+
 class Attention(nn.Module):
     """Multi-head self-attention: every position sees every other, or, causal, those before it."""
 
@@ -157,7 +177,22 @@ class Attention(nn.Module):
         selection: Selection | None = None,
     ) -> Float[Tensor, "*positions width"]:
         """Attend within `h`; with a cache, `h` is read at `positions`, after what the cache holds."""
-        q, k, v = self.qkv(h).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        projected = self.qkv(h)
+        if not self.causal and mix_heads is not None and _fits_one_tile(projected, rotary):
+            length = h.shape[1]
+            mixed = mix_heads(projected, rotary.cos[:length], rotary.sin[:length])
+        else:
+            mixed = self._mix(projected, rotary, positions, cache)
+        return self.out(mixed if selection is None else selection.take(mixed))
+
+    def _mix(
+        self,
+        projected: Float[Tensor, "batch seq three_widths"],
+        rotary: RotaryEmbedding,
+        positions: Int[Tensor, " seq"] | None,
+        cache: KeyValueCache | None,
+    ) -> Float[Tensor, "batch seq width"]:
+        q, k, v = projected.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = rotary(q, positions), rotary(k, positions)
         if cache is None:
             mixed = attend(q, k, v, causal=self.causal)
@@ -166,8 +201,7 @@ class Attention(nn.Module):
             assert positions is not None
             cache.write(k, v, positions)
             mixed = attend(q, cache.keys, cache.values, is_seen=cache.is_seen(positions))
-        mixed = mixed.transpose(1, 2).flatten(2)
-        return self.out(mixed if selection is None else selection.take(mixed))
+        return mixed.transpose(1, 2).flatten(2)
 
 
 class Block(nn.Module):
