@@ -80,10 +80,16 @@ class Task(Protocol):
         """The noise level of each row, where there is one: it is named where the loss breaks."""
         ...
 
-    def after_step(
+    def learn_beside(
         self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
     ) -> None:
         """Learn what is learnt beside the model, from the losses of the global batch."""
+        ...
+
+    def remember(
+        self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
+    ) -> None:
+        """Keep recent losses, for pictures."""
         ...
 
     def validate(self, tokens: Int[Tensor, "sequences length"]) -> Report:
@@ -152,22 +158,18 @@ def compile_blocks(blocks: nn.Module, mode: str, device: torch.device) -> None:
             block.forward = torch.compile(block.forward, dynamic=False)
 
 
+def is_graphed(mode: str, device: torch.device) -> bool:
+    """Whether whole steps are captured as CUDA graphs; `auto` does so on a GPU."""
+    return device.type == "cuda" and mode in ("auto", "graphs")
+
+
 def compiled(
     function: Callable[..., tuple[Tensor, Tensor]], mode: str, device: torch.device
 ) -> Callable[..., tuple[Tensor, Tensor]]:
-    """A loss function compiled as the configuration says; `graphs` also captures its CUDA graphs."""
+    """A loss function compiled as the configuration says."""
     if mode == "off" or (mode == "auto" and device.type != "cuda"):
         return function
-    if mode != "graphs":
-        return torch.compile(function, dynamic=False)
-    captured = torch.compile(function, dynamic=False, mode="reduce-overhead")
-
-    def copied(*inputs: Any) -> tuple[Tensor, Tensor]:
-        total, per_sequence = captured(*inputs)
-        # What a graph returns is overwritten by its next replay.
-        return total, per_sequence.clone()
-
-    return copied
+    return torch.compile(function, dynamic=False)
 
 
 class DiffusionTask:
@@ -189,6 +191,7 @@ class DiffusionTask:
         self.network = Autocast(model, device, dtype)
         self.warp = TimeWarp(config.warp, config.process).to(device)
         self.warp_optimiser = make_adam(self.warp, (0.9, 0.99))
+        self.warp_optimiser.set_rate(config.warp.learning_rate)
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=RECENT)
         mode = "off" if self.engine.is_sharded else config.training.compile
         self._losses = compiled(self._plain_losses, mode, device)
@@ -249,7 +252,7 @@ class DiffusionTask:
     def noise_levels(self, drawn: Draws) -> Float[Tensor, " batch"]:
         return drawn.t
 
-    def after_step(
+    def learn_beside(
         self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
     ) -> None:
         assert t is not None
@@ -257,8 +260,13 @@ class DiffusionTask:
         # All ranks compute this from the same losses; but a GPU may add them up in another order.
         gradients = [p.grad for p in self.warp.parameters() if p.grad is not None]
         self.world.take_from_main(*gradients)
-        self.warp_optimiser.step(self.config.warp.learning_rate)
+        self.warp_optimiser.step()
         self.warp.update_average()
+
+    def remember(
+        self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
+    ) -> None:
+        assert t is not None
         self.recent.append((t, per_sequence))
 
     def validate(self, tokens: Int[Tensor, "sequences length"]) -> Report:
@@ -332,7 +340,12 @@ class AutoregressiveTask:
     def noise_levels(self, drawn: None) -> None:
         return None
 
-    def after_step(
+    def learn_beside(
+        self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
+    ) -> None:
+        return None
+
+    def remember(
         self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
     ) -> None:
         return None
