@@ -239,7 +239,7 @@ def test_bench_sample(capsys):
         "heun": 5,
         "batch 1": 5,
         "autoregressive": 9,
-        "autoregressive, batch 1": 9,
+        "autoregressive batch 1": 9,
     }
     for row in rows.values():
         assert row["tokens"] == row["batch"] * 9
@@ -251,6 +251,18 @@ def test_bench_sample(capsys):
     assert rows["heun"]["flops"] == rows["euler"]["flops"]
     times = [rows[name]["seconds"]["median"] for name in ("guided", "euler")]
     assert found["guidance_ratio"] == pytest.approx(times[0] / times[1])
+
+
+def test_bench_sample_of_some_rows(capsys):
+    options = ["--sampling.num-steps", 2, "--batch", 2, "--repeats", 1, "--rows", "batch 1,heun"]
+    options += ["--compile", "off"]
+    assert cdcd_main("bench", "sample", *TINY, *options) == 0
+    found = last_line(capsys)
+    assert set(found["rows"]) == {"batch 1", "heun"}
+    assert found["batch_1_latency_s"] > 0
+    assert found["guidance_ratio"] is None
+    assert cdcd_main("bench", "sample", *TINY, "--rows", "hoin") == 2
+    assert "unknown row hoin; did you mean heun?" in capsys.readouterr().err
 
 
 def test_bench_scaling(tmp_path, capsys):

@@ -14,7 +14,7 @@ import math
 import textwrap
 import types
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def convert(value: Any, hint: Any) -> Any:
         if value in get_args(hint):
             return value
         raise unknown("choice", str(value), map(str, get_args(hint)))
-    if get_origin(hint) in (types.UnionType,):
+    if get_origin(hint) in (types.UnionType, Union):
         if value is None or value == "none":
             return None
         return convert(value, next(arg for arg in get_args(hint) if arg is not type(None)))
@@ -132,6 +132,8 @@ def _converter(hint: Any) -> Any:
 def _metavar(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, get_args(hint))) + "}"
+    if get_origin(hint) is Union:
+        return _metavar(get_args(hint)[0])
     return {bool: "true|false", int: "INT", float: "FLOAT"}.get(hint, "VALUE")
 
 

@@ -128,10 +128,12 @@ def _sample_tables(result: dict[str, Any]) -> list[Table]:
             f"{row['first_call_s']:.3g} s",
             _memory(row["memory"]),
         )
-    table.caption = (
-        f"compile {result['compile']}; guided / unguided time {result['guidance_ratio']:.2f}; Heun / Euler at equal calls "
-        f"{result['heun_ratio']:.2f}"
-    )
+    ratios = {
+        "guided / unguided time": result["guidance_ratio"],
+        "Heun / Euler at equal calls": result["heun_ratio"],
+    }
+    told = [f"{what} {ratio:.2f}" for what, ratio in ratios.items() if ratio is not None]
+    table.caption = "; ".join([f"compile {result['compile']}", *told])
     return [table]
 
 

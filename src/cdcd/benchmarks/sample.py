@@ -29,7 +29,7 @@ from cdcd.generation import AutoregressiveTextModel, DiffusionTextModel
 from cdcd.networks.autoregressive import AutoregressiveModel
 from cdcd.networks.language_model import LanguageModel
 from cdcd.networks.precision import choose_device, choose_dtype
-from cdcd.settings import override
+from cdcd.settings import override, unknown
 from cdcd.training.config import RunConfig
 from cdcd.training.tasks import build_model
 
@@ -52,6 +52,8 @@ class SampleBenchConfig:
     """How network calls of the diffusion model are made fast; none: graphs on a GPU, off on a CPU."""
     matrix_size: int | None = None
     """Size of the matrix product that the rate is compared with; none: 8192 on a GPU, 2048 on a CPU."""
+    rows: str | None = None
+    """What to measure, by the names of the rows, separated by commas; none: everything."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "repeats", "warmup"):
@@ -61,6 +63,16 @@ class SampleBenchConfig:
             raise ValueError(f"given is {self.given}, it must be between 0 and 1")
         if self.guidance == 1:
             raise ValueError("guidance is 1, which is none: choose another scale")
+
+    def chosen(self, known: list[str]) -> list[str]:
+        """The names of the rows to measure."""
+        if self.rows is None:
+            return known
+        wanted = self.rows.split(",")
+        for name in wanted:
+            if name not in known:
+                raise unknown("row", name, known)
+        return wanted
 
     def mode(self, device: torch.device) -> str:
         return self.compile or ("graphs" if device.type == "cuda" else "off")
@@ -160,7 +172,7 @@ def bench_sample(name: str, config: RunConfig, bench: SampleBenchConfig) -> dict
     if config.model == "autoregressive":
         raise ValueError("bench sample measures both models: leave out --model autoregressive")
     device = choose_device(config.training.device)
-    rows = diffusion_rows(config, bench) | autoregressive_rows(config, bench)
+    rows = measured_rows(config, bench)
     rate = matrix_rate(device, bench.matrix_size)
     _compare_with(rows, rate)
     return {
@@ -172,7 +184,7 @@ def bench_sample(name: str, config: RunConfig, bench: SampleBenchConfig) -> dict
         "rows": rows,
         "guidance_ratio": _ratio(rows, "guided", "euler"),
         "heun_ratio": _ratio(rows, "heun", "euler"),
-        "batch_1_latency_s": rows["batch 1"]["seconds"]["median"],
+        "batch_1_latency_s": _median(rows, "batch 1"),
         "matrix": rate.as_dict(),
         "matrix_tflops": rate.tflops,
         "bench": asdict(bench),
@@ -181,35 +193,42 @@ def bench_sample(name: str, config: RunConfig, bench: SampleBenchConfig) -> dict
     }
 
 
-def diffusion_rows(config: RunConfig, bench: SampleBenchConfig) -> dict[str, dict[str, Any]]:
-    """Euler, guided, Heun at equal network calls, and a single sequence."""
+def measured_rows(config: RunConfig, bench: SampleBenchConfig) -> dict[str, dict[str, Any]]:
+    """The rows that are asked for."""
     mode = bench.mode(choose_device(config.training.device))
-    with out_of_memory_as_error(describe(config)):
-        model = new_text_model(config, compile=mode)
+    diffusion, autoregressive = diffusion_settings(config, bench), autoregressive_settings(bench)
+    wanted = bench.chosen([*diffusion, *autoregressive])
+    rows: dict[str, dict[str, Any]] = {}
+    for settings, kind, compiled in (
+        (diffusion, config, mode),
+        (autoregressive, replace(config, model="autoregressive"), "auto"),
+    ):
+        names = [name for name in settings if name in wanted]
+        if names:
+            with out_of_memory_as_error(describe(kind)):
+                model = new_text_model(kind, compile=compiled)
+            rows |= {name: time_fill(model, bench, **settings[name]) for name in names}
+    return rows
+
+
+def diffusion_settings(config: RunConfig, bench: SampleBenchConfig) -> dict[str, dict[str, Any]]:
+    """Euler, guided, Heun at equal network calls, and a single sequence."""
     steps = config.sampling.num_steps
-    even = {"num_steps": max(2, steps + steps % 2)}
-    half = {"num_steps": even["num_steps"] // 2, "solver": "heun"}
+    even = max(2, steps + steps % 2)
+    euler = {"batch": bench.batch, "solver": "euler", "num_steps": even}
     return {
-        "euler": time_fill(model, bench, batch=bench.batch, solver="euler", **even),
-        "guided": time_fill(
-            model,
-            bench,
-            batch=bench.batch,
-            solver="euler",
-            guidance_scale=bench.guidance,
-            **even,
-        ),
-        "heun": time_fill(model, bench, batch=bench.batch, **half),
-        "batch 1": time_fill(model, bench, batch=1, solver="euler", **even),
+        "euler": euler,
+        "guided": euler | {"guidance_scale": bench.guidance},
+        "heun": euler | {"solver": "heun", "num_steps": even // 2},
+        "batch 1": euler | {"batch": 1},
     }
 
 
-def autoregressive_rows(config: RunConfig, bench: SampleBenchConfig) -> dict[str, dict[str, Any]]:
+def autoregressive_settings(bench: SampleBenchConfig) -> dict[str, dict[str, Any]]:
     """The same blocks, decoding."""
-    model = new_text_model(replace(config, model="autoregressive"))
     return {
-        "autoregressive": time_fill(model, bench, batch=bench.batch),
-        "autoregressive, batch 1": time_fill(model, bench, batch=1),
+        "autoregressive": {"batch": bench.batch},
+        "autoregressive batch 1": {"batch": 1},
     }
 
 
@@ -218,8 +237,13 @@ def _compare_with(rows: dict[str, dict[str, Any]], rate: MatrixRate) -> None:
         row["ratio"] = row["tflops"] / rate.tflops
 
 
-def _ratio(rows: dict[str, dict[str, Any]], above: str, below: str) -> float:
-    return rows[above]["seconds"]["median"] / rows[below]["seconds"]["median"]
+def _median(rows: dict[str, dict[str, Any]], name: str) -> float | None:
+    return rows[name]["seconds"]["median"] if name in rows else None
+
+
+def _ratio(rows: dict[str, dict[str, Any]], above: str, below: str) -> float | None:
+    numerator, denominator = _median(rows, above), _median(rows, below)
+    return None if numerator is None or denominator is None else numerator / denominator
 
 
 def time_steps(config: RunConfig, bench: SampleBenchConfig, num_steps: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 CHUNK = 2**13
-"""Positions that are held in float32 at a time."""
+"""Positions that are held in float32 at a time, unless a kernel computes with each where it is."""
 
 
 def cross_entropies(
@@ -24,10 +24,16 @@ def cross_entropies(
     return _CrossEntropies.apply(logits, targets)
 
 
+def chunk_size(count: int, chunk: int) -> int:
+    """How many positions to take at a time: all, where a compiler holds none of them in float32."""
+    return max(1, count) if torch.compiler.is_compiling() else chunk
+
+
 class _CrossEntropies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
-        parts = zip(logits.split(CHUNK), targets.split(CHUNK), strict=True)
+        size = chunk_size(len(logits), CHUNK)
+        parts = zip(logits.split(size), targets.split(size), strict=True)
         found = [_normaliser_and_picked(part, target) for part, target in parts]
         normalisers, picked = (torch.cat(column) for column in zip(*found, strict=True))
         ctx.save_for_backward(logits, targets, normalisers)
@@ -37,7 +43,8 @@ class _CrossEntropies(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         logits, targets, normalisers = ctx.saved_tensors
         columns = torch.arange(logits.shape[1], device=logits.device)
-        parts = [tensor.split(CHUNK) for tensor in (logits, targets, normalisers, grads[0])]
+        size = chunk_size(len(logits), CHUNK)
+        parts = [tensor.split(size) for tensor in (logits, targets, normalisers, grads[0])]
         found = [_gradient(columns, *part) for part in zip(*parts, strict=True)]
         return torch.cat(found), None
 

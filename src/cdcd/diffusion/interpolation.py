@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cdcd.diffusion.cross_entropy import chunk_size
+
 HALF_SCALE = 256.0
 """Probabilities times this are in float16's range, and so are their products with embeddings."""
 CHUNK = 2**13
@@ -60,7 +62,9 @@ def expected_embedding(
         return interpolate(shaped(logits), table)
     rows = logits.reshape(-1, logits.shape[-1])
     half = table.half()
-    found = [(HALF_SCALE * shaped(part.float())).half() @ half for part in rows.split(CHUNK)]
+    # Sorting for the nucleus needs much memory, compiled or not.
+    size = CHUNK if nucleus < 1.0 else chunk_size(len(rows), CHUNK)
+    found = [(HALF_SCALE * shaped(part.float())).half() @ half for part in rows.split(size)]
     x0_hat = torch.cat(found).to(table.dtype) / HALF_SCALE
     return x0_hat.view(*logits.shape[:-1], table.shape[-1])
 

@@ -187,6 +187,9 @@ class Trainer:
     def train_step(self) -> Float[Tensor, ""]:
         """One optimiser step; the loss per predicted token, still on the device."""
         tokens = self.data.batch(self.step, rank=self.world.rank, world_size=self.world.size)
+        if self.device.type == "cuda":
+            # Only from pinned memory is a copy not waited for.
+            tokens = tokens.pin_memory()
         tokens = tokens.to(self.device, non_blocking=True)
         drawn = self.task.draw(tokens, self.step)
         self.optimiser.set_rate(learning_rate_at(self.step, self.config.training))

@@ -29,7 +29,9 @@ class Health:
         first = (self.bad_step < 0) & bad.any()
         self.bad_step = torch.where(first, step, self.bad_step)
         if t is not None:
-            self.bad_t = torch.where(first, t[bad.float().argmax()], self.bad_t)
+            # Not t[…]: an index that is a single number is read back.
+            where = bad.float().argmax(0, keepdim=True)
+            self.bad_t = torch.where(first, t.gather(0, where)[0], self.bad_t)
 
 
 class Best:
