@@ -26,7 +26,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 def make_model(changes=None, *, mode="off"):
     """A model with nothing left at zero: a new network does not look at its last prediction."""
-    config = tiny_config(SMALL | (changes or {}))
+    config = tiny_config({"training.device": "cpu"} | SMALL | (changes or {}))
     device = choose_device(config.training.device)
     model, generator = build_model(config, 60), torch.Generator().manual_seed(0)
     with torch.no_grad():

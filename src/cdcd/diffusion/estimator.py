@@ -3,6 +3,9 @@
 An estimator has its conditioning bound and maps (x, t, state) to an `Estimate`. The state carries the
 self-conditioning input from one call to the next and is None at the start. Guidance and the
 replacement method are estimators that wrap estimators; an exact oracle is one too.
+
+Two estimators are equal only if they are the same one (`eq=False`): comparing their tensors has no use,
+and torch.compile cannot call an object whose hash is made from its fields.
 """
 
 from dataclasses import dataclass, field
@@ -85,7 +88,7 @@ def predict_logits(
     return network(x, t, c=c, x0_prev=x0_prev, is_noisy=is_noisy, selection=selection)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class NetworkEstimator:
     """A trained network with its conditioning: the given tokens, and where they are given."""
 
@@ -135,7 +138,7 @@ class NetworkEstimator:
         return self.projection(x0_hat, self.table)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Guided:
     """Classifier-free guidance (§6.4): extrapolate from the unconditional to the conditional x0_hat.
 
@@ -155,7 +158,7 @@ class Guided:
         return Estimate(estimate.logits[: len(x)], x0_hat, estimate.state)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Replacement:
     """The replacement method (§4.1): condition a model that was trained without masks.
 

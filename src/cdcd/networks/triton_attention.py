@@ -16,12 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-WARPS = (1, 2, 4, 8)
-"""Sizes of a program that are tried when a shape is seen for the first time."""
-
-_fastest = triton.autotune(
-    [triton.Config({}, num_warps=warps) for warps in WARPS], key=["length", "num_heads", "half_dim"]
-)
+WARPS = 4
+"""Of a program. Trying several sizes out at the start would take longer than they save."""
 
 
 @triton.jit
@@ -46,7 +42,6 @@ def _weights(q1, q2, k1, k2, is_key, scale):
     return weights / tl.sum(weights, axis=1)[:, None]
 
 
-@_fastest
 @triton.jit
 def _forward_kernel(
     projected, cos_table, sin_table, mixed, length, scale,
@@ -76,7 +71,6 @@ def _forward_kernel(
     tl.store(mixed + mixed_starts[:, None] + dim[None, :], found.to(kind), mask=is_inside)
 
 
-@_fastest
 @triton.jit
 def _backward_kernel(
     projected, cos_table, sin_table, grad_mixed, grad_projected, length, scale,
@@ -128,7 +122,7 @@ def _launch(kernel: Any, projected: Tensor, cos: Tensor, sin: Tensor, *rest: Ten
     scale = (2 * half) ** -0.5
     kernel[(batch, heads)](
         projected, cos, sin, *rest, length, scale,
-        num_heads=heads, half_dim=half, block=block,
+        num_heads=heads, half_dim=half, block=block, num_warps=WARPS,
     )  # fmt: skip
 
 
