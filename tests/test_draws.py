@@ -117,13 +117,15 @@ def test_room_is_exact_where_partners_are_together():
     assert most_noisy([0, 1, 2], LENGTH) == 2 * LENGTH + 1
 
 
-def test_parts_that_share_a_compiled_loss_have_the_same_room():
-    for share in (0.0, 0.3, 0.5, 0.75, 1.0):
-        objective = ObjectiveConfig(self_conditioned_share=share)
-        for first_row in range(0, 24, 3):
-            like = same_rows_as(first_row, 6, share)
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.75, 1.0])
+def test_parts_that_share_a_compiled_loss_have_the_same_room(share):
+    objective = ObjectiveConfig(self_conditioned_share=share)
+    for batch in (2, 4, 6):
+        for first_row in range(0, 24):
+            like = same_rows_as(first_row, batch, share)
             assert like <= first_row
-            assert room_for(objective, 6, LENGTH, like) == room_for(objective, 6, LENGTH, first_row)
+            found, own = (room_for(objective, batch, LENGTH, row) for row in (like, first_row))
+            assert found == own
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8, 1.0])

@@ -13,7 +13,7 @@ from cdcd.diffusion.estimator import NetworkEstimator
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.selection import select_noisy
 from cdcd.networks.blocks import Attention, ConditionalLayerNorm, RotaryEmbedding, TimeEmbedding
-from cdcd.networks.language_model import LanguageModel, NetworkConfig
+from cdcd.networks.language_model import Head, LanguageModel, NetworkConfig
 from cdcd.seeding import generator_for
 
 BATCH, LENGTH, DIM, VOCAB = 3, 6, 8, 11
@@ -62,6 +62,22 @@ def test_selected_logits_and_their_gradients_are_those_of_all(spare):
         gradients.append([logits.detach(), *(parameter.grad for parameter in model.parameters())])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-12), (torch.bfloat16, 2**-6)])
+def test_the_head_is_a_linear_layer(dtype, error):
+    head = Head(16, VOCAB)
+    gradients = []
+    for layer in (head.forward, lambda h: F.linear(h, head.weight.double(), head.bias.double())):
+        kind = dtype if layer == head.forward else torch.float64
+        h = normal(BATCH, LENGTH, 16).to(kind).requires_grad_()
+        head.zero_grad()
+        logits = layer(h)
+        assert logits.dtype == kind
+        logits.backward(normal(BATCH, LENGTH, VOCAB).to(kind))
+        gradients.append([logits, h.grad, head.weight.grad, head.bias.grad])
+    for a, b in zip(*gradients, strict=True):
+        assert (a.double() - b.double()).norm() / b.double().norm() < max(error, 1e-7)
 
 
 def test_attention_equals_a_naive_one():
