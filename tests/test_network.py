@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.estimator import NetworkEstimator
 from cdcd.diffusion.process import ProcessConfig
+from cdcd.networks.attention import is_short, mix_short
 from cdcd.networks.blocks import Attention, ConditionalLayerNorm, RotaryEmbedding, TimeEmbedding
 from cdcd.networks.language_model import LanguageModel, NetworkConfig
 from cdcd.seeding import generator_for
@@ -70,6 +71,43 @@ def test_attention_equals_a_naive_one():
         mixed[:, i] = sum(weights[j][..., None] * v[:, j] for j in range(LENGTH))  # pyright: ignore[reportArgumentType]
     expected = attention.out(mixed.flatten(2))
     torch.testing.assert_close(attention(h, rotary), expected, rtol=1e-4, atol=1e-5)
+
+
+def attention_in_double() -> tuple[Attention, RotaryEmbedding, Tensor]:
+    """Attention in double precision, and an input that wants its gradient."""
+    attention, rotary = Attention(24, 3).double(), RotaryEmbedding(8, 2 * LENGTH).double()
+    return attention, rotary, normal(BATCH, LENGTH, 24).double().requires_grad_()
+
+
+def value_and_gradients(attention: Attention, rotary: RotaryEmbedding, h: Tensor) -> list[Tensor]:
+    mixed = attention(h, rotary)
+    loss = (mixed * normal(*mixed.shape)).sum()
+    return [mixed, *torch.autograd.grad(loss, [h, *attention.parameters()])]
+
+
+def test_attention_of_short_sequences_equals_that_of_long_ones(monkeypatch):
+    attention, rotary, h = attention_in_double()
+    short = value_and_gradients(attention, rotary, h)
+    monkeypatch.setattr("cdcd.networks.attention.LONGEST", LENGTH - 1)
+    long = value_and_gradients(attention, rotary, h)
+    torch.testing.assert_close(short, long, rtol=1e-12, atol=1e-12)
+
+
+def test_gradient_of_attention_of_short_sequences():
+    _, rotary, _ = attention_in_double()
+    projected = normal(2, LENGTH, 3 * 16).double().requires_grad_()
+    rotation = rotary.as_complex(LENGTH, torch.float64)
+    assert torch.autograd.gradcheck(lambda p: mix_short(p, rotation, 2), projected)
+
+
+def test_which_attention_is_short(monkeypatch):
+    projected = torch.zeros(1, LENGTH, 48)
+    assert is_short(projected)
+    assert not is_short(projected.bfloat16())
+    assert not is_short(projected.to("meta"))
+    assert not is_short(projected.repeat(1, 100, 1))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not is_short(projected)
 
 
 def test_every_position_sees_every_other():

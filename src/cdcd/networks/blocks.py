@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from cdcd.networks.attention import is_short, mix_short
 
 
 class TimeEmbedding(nn.Module):
@@ -85,6 +87,10 @@ class RotaryEmbedding(nn.Module):
         first, second = h.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 
+    def as_complex(self, length: int, dtype: torch.dtype) -> Complex[Tensor, "seq half_dim"]:
+        """The rotations of the first positions as complex numbers, for parts of type `dtype`."""
+        return torch.complex(self.cos[:length].to(dtype), self.sin[:length].to(dtype))
+
 
 def attend(
     q: Float[Tensor, "batch heads queries dim"],
@@ -95,10 +101,6 @@ def attend(
     is_seen: Bool[Tensor, "queries keys"] | None = None,
 ) -> Float[Tensor, "batch heads queries dim"]:
     """Attention to every key, to those not after the query (`causal`), or to those that are seen."""
-    # Without a mask, short sequences on a CPU are faster as plain matrix products.
-    if not causal and is_seen is None and q.device.type == "cpu" and q.shape[2] <= 128:
-        scores = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)
-        return torch.softmax(scores, dim=-1) @ v
     return F.scaled_dot_product_attention(q, k, v, attn_mask=is_seen, is_causal=causal)
 
 
@@ -145,7 +147,11 @@ class Attention(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch seq width"]:
         """Attend within `h`; with a cache, `h` is read at `positions`, after what the cache holds."""
-        q, k, v = self.qkv(h).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        projected = self.qkv(h)
+        if not self.causal and positions is None and is_short(projected):
+            rotation = rotary.as_complex(h.shape[1], projected.dtype)
+            return self.out(mix_short(projected, rotation, self.num_heads))
+        q, k, v = projected.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = rotary(q, positions), rotary(k, positions)
         if cache is None:
             mixed = attend(q, k, v, causal=self.causal)
