@@ -53,8 +53,8 @@ MUTANTS = [
     Mutant("t and u swapped", "diffusion/warping.py", "return from_unit(self.cdf.inverse()(u).clamp(0.0, 1.0), self.process, self.bins)", "return from_unit(self.cdf(u).clamp(0.0, 1.0), self.process, self.bins)", "test_warping.py", "follow_the_density"),
     Mutant("temperature upside down", "diffusion/warping.py", "(log_out - log_in) / temperature", "(log_out - log_in) * temperature", "test_warping.py", "temperature_then"),
     Mutant("noise levels from the fitted logits", "diffusion/warping.py", "return self._schedule(self.average_in.detach(), self.average_out.detach())", "return self._schedule(self.logits_in.detach(), self.logits_out.detach())", "test_warping.py", "from_the_average"),
-    Mutant("loss mask inverted", "diffusion/objective.py", "cross_entropy.view_as(tokens).masked_fill(~draws.is_noisy, 0.0)", "cross_entropy.view_as(tokens).masked_fill(draws.is_noisy, 0.0)", "test_objective.py", "naive_reference"),
-    Mutant("prefix mask inverted", "data/masking.py", "return torch.arange(length, device=device) >= counts", "return torch.arange(length, device=device) < counts", "test_draws.py", "prefix_lengths"),
+    Mutant("loss mask inverted", "diffusion/objective.py", "cross_entropy.masked_fill(~draws.is_noisy, 0.0)", "cross_entropy.masked_fill(draws.is_noisy, 0.0)", "test_objective.py", "naive_reference"),
+    Mutant("prefix mask inverted", "data/masking.py", "return torch.arange(length, device=counts.device) >= counts", "return torch.arange(length, device=counts.device) < counts", "test_draws.py", "prefix_lengths"),
     Mutant("self-conditioning not detached", "diffusion/objective.py", "@torch.no_grad()\ndef _first_predictions", "def _first_predictions", "test_objective.py", "naive_reference or scaled_and_masked"),
     Mutant("wrong Heun weight", "diffusion/solvers.py", "(d + d_next) / 2", "(0.6 * d + 0.4 * d_next)", "test_solvers.py", "measured_order"),
     Mutant("Heun conditions on an old prediction", "diffusion/solvers.py", "t_next, estimate.state)", "t_next, state)", "test_solvers.py", "most_recent"),
@@ -73,6 +73,9 @@ MUTANTS = [
     Mutant("every rank reads the same rows", "data/shards.py", "first = step * self.batch_size + rank * share", "first = step * self.batch_size", "test_shards.py", "ranks_share"),
     Mutant("entropy of what is given too", "evaluation/statistics.py", "counted = tokens[is_generated]", "counted = tokens.flatten()", "test_statistics.py", "does_not_count"),
     Mutant("MAUVE without its scaling", "evaluation/mauve.py", "torch.exp(-scaling * divergences)", "torch.exp(-divergences)", "test_mauve.py", "integral"),
+    Mutant("a replay overwrites what is kept", "networks/capture.py", "found.x0_hat.clone()", "found.x0_hat", "test_capture.py", "plain_calls_give"),
+    Mutant("prompt of the first batch", "networks/capture.py", "place.copy_(tensor)", "pass", "test_capture.py", "plain_calls_give"),
+    Mutant("state of the last batch", "networks/capture.py", "self.state.zero_() if state is None else self.state.copy_(state)", "self.state if state is None else self.state.copy_(state)", "test_capture.py", "plain_calls_give"),
     Mutant("early stopping keeps the last", "training/trainer.py", "self.world.on_main(lambda: self.run.set_aside_after(best_step))", "pass", "test_tasks.py", "best_is_what_loads"),
 ]  # fmt: skip
 

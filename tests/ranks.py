@@ -69,14 +69,15 @@ def train_and_stop(trainer: trainers.Trainer, step: int) -> None:
 @contextmanager
 def recorded_norms() -> Iterator[list[float]]:
     """Adam does not care how long a gradient is, so the losses alone would not tell."""
-    norms, update = [], trainers.Trainer._update_model
+    norms, backward = [], trainers.Trainer._backward
 
-    def record(trainer: trainers.Trainer) -> None:
+    def record(trainer: trainers.Trainer, *batch: Any) -> tuple[Tensor, Tensor]:
+        found = backward(trainer, *batch)
         gradients: list[Tensor] = [p.grad for p in trainer.model.parameters() if p.grad is not None]
         norms.append(float(nn.utils.get_total_norm([whole(g) for g in gradients])))
-        update(trainer)
+        return found
 
-    with mock.patch.object(trainers.Trainer, "_update_model", record):
+    with mock.patch.object(trainers.Trainer, "_backward", record):
         yield norms
 
 

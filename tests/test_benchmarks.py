@@ -68,7 +68,8 @@ def test_the_counter_would_notice_a_missing_part(tmp_path):
     total = lines.pop("total")
     assert expected == total == sum(lines.values())
     assert all(expected != total - line for line in lines.values())
-    assert lines["self_conditioning"] == lines["forward"] * 0.75
+    # Three quarters of the rows; some of them without their partner, so room is left for more.
+    assert 0.75 < lines["self_conditioning"] / lines["forward"] < 0.85
 
 
 def test_the_parts_of_a_forward_pass():
@@ -244,6 +245,8 @@ def test_bench_sample(capsys):
         assert row["tokens"] == row["batch"] * 9
         assert row["tokens_per_s"] == pytest.approx(row["tokens"] / row["seconds"]["median"])
         assert row["ratio"] == pytest.approx(row["tflops"] / found["matrix_tflops"])
+        assert row["first_call_s"] > 0
+    assert found["compile"] == ("graphs" if torch.cuda.is_available() else "off")
     assert rows["guided"]["flops"] == 2 * rows["euler"]["flops"]
     assert rows["heun"]["flops"] == rows["euler"]["flops"]
     times = [rows[name]["seconds"]["median"] for name in ("guided", "euler")]
@@ -278,6 +281,7 @@ def test_bench_scaling(tmp_path, capsys):
         (["train", "--threads", "0"], "at least 1"),
         (["train", "--data.vocab-size", "3"], "above 3"),
         (["sample", "--guidance", "1"], "choose another scale"),
+        (["sample", "--warmup", "0"], "at least 1"),
         (["sample", "--model", "autoregressive"], "leave out --model"),
         (["scaling", "--axes", "colour"], "unknown axis colour"),
         (["scaling", "--factors", "a,b"], "not numbers"),

@@ -153,7 +153,7 @@ def options_in(text: str) -> set[str]:
 def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
     assert cdcd_main("sample", "--help") == 0
     own = {"num-samples", "seed", "batch-size", "checkpoint", "device", "dtype", "json"}
-    own |= {"prompt", "prompt-file", "length", "ignore-eos", "help", "setting"}
+    own |= {"compile", "prompt", "prompt-file", "length", "ignore-eos", "help", "setting"}
     fields = {
         field.name.replace("_", "-")
         for settings in (SamplingConfig, DecodingConfig)

@@ -6,11 +6,12 @@ import torch
 from languages import PROCESS
 from scipy import stats
 
-from cdcd.data.masking import mixed_masks, prefix_masks, random_masks
-from cdcd.diffusion.objective import Draws, ObjectiveConfig
+from cdcd.data.masking import clean_counts, mixed_masks, most_noisy, prefix_masks, random_masks
+from cdcd.diffusion.objective import Draws, ObjectiveConfig, self_conditioned_rows
 from cdcd.diffusion.warping import TimeWarp, WarpConfig
 from cdcd.seeding import generator_for
 from cdcd.training.draws import conditioning_masks, draw_for_step, uniform_times
+from cdcd.training.tasks import room_for, same_rows_as
 
 BATCH, LENGTH = 6000, 10
 P_VALUE = 1e-4
@@ -27,21 +28,32 @@ def is_prefix(masks: torch.Tensor) -> torch.Tensor:
 
 
 def test_prefix_lengths_are_uniform_and_leave_a_noisy_token():
-    masks = prefix_masks(BATCH, LENGTH, generator=generator_for(0))
+    masks = prefix_masks(clean_counts(BATCH, LENGTH, generator=generator_for(0)), LENGTH)
     assert is_prefix(masks).all()
     assert uniform_p((~masks).sum(1), LENGTH) > P_VALUE
     assert masks.any(1).all()
 
 
 def test_fixed_prefix():
-    masks = prefix_masks(100, LENGTH, generator=generator_for(0), prefix_length=4)
-    assert torch.equal(masks, (torch.arange(LENGTH) >= 4).expand(100, -1))
+    def masks(prefix_length):
+        return mixed_masks(
+            100,
+            LENGTH,
+            prefix_share=1.0,
+            prefix_length=prefix_length,
+            generator=generator_for(0),
+        )
+
+    assert torch.equal(masks(4), (torch.arange(LENGTH) >= 4).expand(100, -1))
     with pytest.raises(ValueError, match="below the sequence length"):
-        prefix_masks(1, LENGTH, generator=generator_for(0), prefix_length=LENGTH)
+        masks(LENGTH)
 
 
 def test_random_masks_are_uniform_in_count_and_position():
-    masks = random_masks(BATCH, LENGTH, generator=generator_for(1))
+    generator = generator_for(1)
+    masks = random_masks(
+        clean_counts(BATCH, LENGTH, generator=generator), LENGTH, generator=generator
+    )
     counts = (~masks).sum(1)
     assert uniform_p(counts, LENGTH) > P_VALUE
     single = masks[counts == 1]
@@ -53,6 +65,65 @@ def test_random_masks_are_uniform_in_count_and_position():
     index = [a * LENGTH + b for a in range(LENGTH) for b in range(a + 1, LENGTH)]
     seen = torch.bincount(cells, minlength=LENGTH**2)[index]
     assert float(stats.chisquare(seen.numpy()).pvalue) > P_VALUE
+
+
+def test_counts_are_uniform_in_every_row_and_add_up_in_pairs():
+    drawn = torch.cat(
+        [clean_counts(8, LENGTH, generator=generator_for(0, i))[None] for i in range(2000)]
+    )[..., 0]
+    for row in drawn.T:
+        assert uniform_p(row, LENGTH) > P_VALUE
+    for row in (0, 1, 4, 5):
+        assert (drawn[:, row] + drawn[:, row + 2] == LENGTH - 1).all()
+        # All others are independent: a row and its neighbour take every pair of values.
+        both = drawn[:, row] * LENGTH + drawn[:, row + 1]
+        assert uniform_p(both, LENGTH**2) > P_VALUE
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"masking": "prefix"},
+        {"masking": "random"},
+        {"masking": "none"},
+        {"masking": "prefix", "prefix_length": 3},
+        {"masking": "mixed", "prefix_length": 3},
+        {"self_conditioned_share": 0.75},
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 6, 13, 32])
+def test_no_more_positions_are_noisy_than_there_is_room_for(settings, batch):
+    objective = ObjectiveConfig(**settings)
+    for step in range(20):
+        masks = conditioning_masks(batch, LENGTH, objective, generator=generator_for(step))
+        for parts in (1, 2, 3):
+            for rows in torch.arange(batch).tensor_split(parts):
+                if not len(rows):
+                    continue
+                whole, again = room_for(objective, len(rows), LENGTH, int(rows[0]))
+                chosen = self_conditioned_rows(
+                    len(rows), objective.self_conditioned_share, int(rows[0])
+                )
+                assert int(masks[rows].sum()) <= whole
+                assert int(masks[rows][chosen].sum()) <= again
+
+
+def test_room_is_exact_where_partners_are_together():
+    objective = ObjectiveConfig()
+    masks = conditioning_masks(32, LENGTH, objective, generator=generator_for(0))
+    assert room_for(objective, 32, LENGTH, 0) == (int(masks.sum()), int(masks[1::2].sum()))
+    assert room_for(objective, 8, LENGTH, 8)[0] == int(masks[8:16].sum())
+    assert most_noisy([0, 1, 2], LENGTH) == 2 * LENGTH + 1
+
+
+def test_parts_that_share_a_compiled_loss_have_the_same_room():
+    for share in (0.0, 0.3, 0.5, 0.75, 1.0):
+        objective = ObjectiveConfig(self_conditioned_share=share)
+        for first_row in range(0, 24, 3):
+            like = same_rows_as(first_row, 6, share)
+            assert like <= first_row
+            assert room_for(objective, 6, LENGTH, like) == room_for(objective, 6, LENGTH, first_row)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8, 1.0])

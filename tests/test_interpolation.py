@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from languages import noise, oracle, table
 
-from cdcd.diffusion.embedding import Projection, nearest_token, normalise_rows
 from cdcd.diffusion import interpolation
+from cdcd.diffusion.embedding import Projection, nearest_token, normalise_rows
 from cdcd.diffusion.interpolation import (
     expected_embedding,
     interpolate,
@@ -76,6 +76,22 @@ def test_expected_embedding_in_half_precision(monkeypatch, spread):
     assert (found - exact).norm() / exact.norm() < 2**-11
     plain = expected_embedding(logits.float(), embeddings)
     assert torch.equal(plain, interpolate(probabilities(logits.float()), embeddings))
+
+
+def test_expected_embedding_shapes_bfloat16_logits_in_float32(monkeypatch):
+    monkeypatch.setattr(interpolation, "CHUNK", 7)
+    generator = torch.Generator().manual_seed(0)
+    logits = (4 * torch.randn(4, 5, 300, generator=generator)).bfloat16()
+    embeddings = normalise_rows(torch.randn(300, 64, generator=generator))
+    shape = {"softmax_temperature": 0.7, "nucleus": 0.8}
+    exact = interpolate(probabilities(logits.float(), **shape), embeddings)
+    found = expected_embedding(logits, embeddings, **shape)
+    assert (found - exact).norm() / exact.norm() < 2**-10
+    # Power: a temperature applied in bfloat16 would be noticed.
+    rounded = interpolate(probabilities((logits / 0.7).float(), nucleus=0.8), embeddings)
+    assert (rounded - exact).norm() / exact.norm() > 2**-9
+    plain = expected_embedding(logits.float(), embeddings, **shape)
+    assert torch.equal(plain, exact)
 
 
 def test_rows_have_length_sqrt_d_and_inputs_unit_variance():

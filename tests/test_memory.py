@@ -1,21 +1,17 @@
 """The estimates of what a run takes agree with real models, counts by hand and the paper."""
 
-from dataclasses import replace
-
 import pytest
-import torch
 from tiny import tiny_config
 
-from cdcd.training.config import PRESETS, large, preset
-from cdcd.training.memory import (
+from cdcd.benchmarks.memory import (
     communication,
     count_parameters,
     days,
-    flops_per_token,
     memory,
     table,
     with_ranks,
 )
+from cdcd.training.config import PRESETS, large, preset
 from cdcd.training.tasks import build_model
 
 
@@ -32,26 +28,6 @@ def test_parameters_are_those_of_the_real_model(model):
 
 def test_large_is_the_papers_model():
     assert count_parameters(large()).total == pytest.approx(1.3e9, rel=0.02)
-
-
-def test_operations_are_those_that_torch_counts():
-    """Forward and backward of the network, and its extra pass; attention as plain products."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from cdcd.training.tasks import make_task
-
-    config = tiny_config({"network.width": 64, "network.num_blocks": 3, "data.length": 32})
-    config = replace(config, objective=replace(config.objective, self_conditioned_share=0.5))
-    task = make_task(
-        config, config.data.vocab_size, device=torch.device("cpu"), dtype=torch.float32
-    )
-    tokens = torch.zeros(8, 32, dtype=torch.long)
-    drawn = task.draw(tokens, 0)
-    with FlopCounterMode(display=False) as counter:
-        task.loss(tokens, drawn, slice(0, 8)).total.backward()
-    assert counter.get_total_flops() / tokens.numel() == pytest.approx(
-        flops_per_token(config), rel=0.1
-    )
 
 
 def test_shards_are_smaller_and_days_are_shared():

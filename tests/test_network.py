@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.estimator import NetworkEstimator
 from cdcd.diffusion.process import ProcessConfig
-from cdcd.networks.attention import is_short, mix_short
+from cdcd.diffusion.selection import select_noisy
+from cdcd.networks import cpu_attention
 from cdcd.networks.blocks import Attention, ConditionalLayerNorm, RotaryEmbedding, TimeEmbedding
 from cdcd.networks.language_model import LanguageModel, NetworkConfig
 from cdcd.seeding import generator_for
@@ -46,6 +47,22 @@ def inputs(seed: int = 0) -> dict[str, Tensor]:
         "x0_prev": normal(BATCH, LENGTH, DIM, seed=seed + 3),
         "is_noisy": is_noisy,
     }
+
+
+@pytest.mark.parametrize("spare", [0, 3])
+def test_selected_logits_and_their_gradients_are_those_of_all(spare):
+    given = inputs()
+    selection = select_noisy(given["is_noisy"], int(given["is_noisy"].sum()) + spare)
+    weights = normal(len(selection.positions), VOCAB)
+    gradients = []
+    for chosen in (selection, None):
+        model = network()
+        found = model(**given, selection=chosen)
+        logits = found if chosen is not None else selection.take(found)
+        (weights * logits).sum().backward()
+        gradients.append([logits.detach(), *(parameter.grad for parameter in model.parameters())])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_attention_equals_a_naive_one():
@@ -88,26 +105,25 @@ def value_and_gradients(attention: Attention, rotary: RotaryEmbedding, h: Tensor
 def test_attention_of_short_sequences_equals_that_of_long_ones(monkeypatch):
     attention, rotary, h = attention_in_double()
     short = value_and_gradients(attention, rotary, h)
-    monkeypatch.setattr("cdcd.networks.attention.LONGEST", LENGTH - 1)
+    monkeypatch.setattr("cdcd.networks.blocks.LONGEST_TILE", LENGTH - 1)
     long = value_and_gradients(attention, rotary, h)
     torch.testing.assert_close(short, long, rtol=1e-12, atol=1e-12)
 
 
 def test_gradient_of_attention_of_short_sequences():
-    _, rotary, _ = attention_in_double()
     projected = normal(2, LENGTH, 3 * 16).double().requires_grad_()
-    rotation = rotary.as_complex(LENGTH, torch.float64)
-    assert torch.autograd.gradcheck(lambda p: mix_short(p, rotation, 2), projected)
+    rotary = RotaryEmbedding(8, LENGTH)
+    assert torch.autograd.gradcheck(
+        lambda p: cpu_attention.mix_heads(p, rotary.cos, rotary.sin), projected
+    )
 
 
-def test_which_attention_is_short(monkeypatch):
-    projected = torch.zeros(1, LENGTH, 48)
-    assert is_short(projected)
-    assert not is_short(projected.bfloat16())
-    assert not is_short(projected.to("meta"))
-    assert not is_short(projected.repeat(1, 100, 1))
+def test_a_compiler_sees_attention_of_plain_operations(monkeypatch):
+    attention, rotary, h = attention_in_double()
+    expected = attention(h, rotary)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert not is_short(projected)
+    monkeypatch.delattr(cpu_attention, "mix_heads")
+    torch.testing.assert_close(attention(h, rotary), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_every_position_sees_every_other():

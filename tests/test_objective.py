@@ -12,9 +12,12 @@ from cdcd.diffusion.embedding import Embedding, EmbeddingConfig
 from cdcd.diffusion.objective import (
     Draws,
     ObjectiveConfig,
+    Room,
+    index_self_conditioned,
     self_conditioned_rows,
     training_loss,
 )
+from cdcd.diffusion.selection import Selection
 from cdcd.seeding import generator_for
 
 BATCH, LENGTH, DIM, VOCAB = 6, 5, 4, 7
@@ -31,12 +34,20 @@ class Toy(nn.Module):
         self.calls: list[dict[str, Tensor]] = []
 
     def forward(
-        self, x: Tensor, t: Tensor, *, c: Tensor, x0_prev: Tensor, is_noisy: Tensor
+        self,
+        x: Tensor,
+        t: Tensor,
+        *,
+        c: Tensor,
+        x0_prev: Tensor,
+        is_noisy: Tensor,
+        selection: Selection | None = None,
     ) -> Tensor:
         self.calls.append({"x": x, "t": t, "c": c, "x0_prev": x0_prev, "is_noisy": is_noisy})
         time = t.log()[:, None, None].expand(*x.shape[:2], 1)
         h = torch.cat([x, c, x0_prev, is_noisy[..., None].to(x), time], dim=-1) @ self.inner
-        return torch.tanh(h + h.mean(1, keepdim=True)) @ self.outer
+        h = torch.tanh(h + h.mean(1, keepdim=True))
+        return (h if selection is None else selection.take(h)) @ self.outer
 
 
 def make_table(**settings: Any) -> Embedding:
@@ -60,7 +71,11 @@ def make_batch() -> tuple[Tensor, Draws]:
     return torch.randint(VOCAB, (BATCH, LENGTH), generator=generator), draws
 
 
-def run(objective: ObjectiveConfig | None = None, embedding: EmbeddingConfig | None = None):
+def run(
+    objective: ObjectiveConfig | None = None,
+    embedding: EmbeddingConfig | None = None,
+    room: Room | None = None,
+):
     embedding = embedding or EmbeddingConfig(dim=DIM)
     toy, table = Toy(), make_table(normalise=embedding.normalise)
     tokens, draws = make_batch()
@@ -71,6 +86,7 @@ def run(objective: ObjectiveConfig | None = None, embedding: EmbeddingConfig | N
         draws,
         objective=objective or ObjectiveConfig(),
         embedding=embedding,
+        room=room,
     )
     return toy, table, tokens, draws, losses
 
@@ -100,8 +116,15 @@ def naive_row(toy: Toy, table: Tensor, tokens: Tensor, draws: Draws, row: int, c
     ]
 
 
-def test_loss_and_gradients_equal_a_naive_reference():
-    toy, embedding, tokens, draws, losses = run()
+def exact_room() -> Room:
+    _, draws = make_batch()
+    return Room(int(draws.is_noisy.sum()), int(draws.is_noisy[1::2].sum()))
+
+
+@pytest.mark.parametrize("room", [None, exact_room(), Room(25, 13)])
+def test_loss_and_gradients_equal_a_naive_reference(room):
+    toy, embedding, tokens, draws, losses = run(room=room)
+    assert len(losses.logits) == (BATCH * LENGTH if room is None else room.batch)
     rows = self_conditioned_rows(BATCH, 0.5)
     assert rows == [1, 3, 5]
     (losses.total / losses.num_noisy).backward()
@@ -170,6 +193,14 @@ def test_without_self_conditioning_there_is_one_pass():
     assert (toy.calls[0]["x0_prev"] == 0).all()
 
 
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.3, 0.5, 0.7, 0.75, 0.9, 1.0])
+def test_self_conditioned_rows_on_the_device(share):
+    for first_row in range(0, 300, 7):
+        for batch in (1, 7, 64):
+            found = index_self_conditioned(batch, share, first_row, device=torch.device("cpu"))
+            assert found.tolist() == self_conditioned_rows(batch, share, first_row)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
 def test_self_conditioned_share(share):
     rows = self_conditioned_rows(64, share)
@@ -192,7 +223,7 @@ def test_predictions_fed_back_are_projected_as_trained(setting):
 def test_score_matching_is_the_weighted_squared_error():
     _, embedding, tokens, draws, losses = run(ObjectiveConfig(loss="score_matching"))
     table = embedding.table()
-    x0_hat = losses.logits.softmax(-1) @ table
+    x0_hat = losses.selection.put(losses.logits).softmax(-1) @ table
     error = (x0_hat - table[tokens]).square().mean(-1) / draws.t[:, None] ** 2
     torch.testing.assert_close(losses.total, (error * draws.is_noisy).sum())
     plain = run()[-1]
@@ -212,7 +243,9 @@ def test_l2_penalty_is_added_per_noisy_token():
 def test_loss_ignores_given_positions():
     *_, tokens, draws, losses = run()
     weights = F.one_hot(tokens, VOCAB).double()
-    changed = torch.where(draws.is_noisy[..., None], losses.logits, 100 * weights)
+    changed = torch.where(
+        draws.is_noisy[..., None], losses.selection.put(losses.logits), 100 * weights
+    )
     entropy = F.cross_entropy(changed.flatten(0, 1), tokens.flatten(), reduction="none")
     expected = (entropy.view_as(tokens) * draws.is_noisy).sum()
     torch.testing.assert_close(losses.total, expected)

@@ -61,7 +61,8 @@ def test_muon_trains_the_matrices_and_adam_the_rest():
     for parameter in module.parameters():
         parameter.grad = torch.ones_like(parameter)
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
-    optimiser.step(0.01)
+    optimiser.set_rate(0.01)
+    optimiser.step()
     assert all((p != before[name]).any() for name, p in module.named_parameters())
     kinds = {name.split(".")[0]: name for name in optimiser.tensors()}
     assert set(kinds) == {"muon", "adam"}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -248,14 +249,15 @@ def test_a_loss_that_is_not_finite_names_step_level_and_checkpoint(tmp_path, mon
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
     """The loss of step 3 is finite, but its update is not; the checkpoint after it must not exist."""
-    update = Trainer._update_model
+    backward = Trainer._backward
 
-    def poisoned(trainer: Trainer) -> None:
+    def poisoned(trainer: Trainer, *batch: Any) -> Any:
+        found = backward(trainer, *batch)
         if trainer.step == 3:
             trainer.model.head.bias.grad.fill_(torch.nan)
-        update(trainer)
+        return found
 
-    monkeypatch.setattr(Trainer, "_update_model", poisoned)
+    monkeypatch.setattr(Trainer, "_backward", poisoned)
     with pytest.raises(ValueError, match="not finite after step 4") as caught:
         train_tiny(tmp_path / "run")
     assert_last_good(tmp_path / "run", str(caught.value), step=2)

@@ -7,6 +7,7 @@ print(model.infill("The [5] went to the [3].", seed=0))
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,15 @@ from cdcd.diffusion.estimator import Estimator, Guided, NetworkEstimator, Replac
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo, sample, time_grid
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.networks.autoregressive import AutoregressiveModel
+from cdcd.networks.capture import make_recorder
 from cdcd.networks.decoding import DecodingConfig, decode
 from cdcd.networks.language_model import LanguageModel
-from cdcd.networks.precision import choose_device, choose_dtype
+from cdcd.networks.precision import (
+    Autocast,
+    choose_device,
+    choose_dtype,
+    with_bfloat16_weights,
+)
 from cdcd.seeding import generator_for
 from cdcd.settings import override
 from cdcd.text_model import Canvas, TextModel
@@ -33,7 +40,10 @@ from cdcd.training.tasks import build_model
 
 
 class DiffusionTextModel(TextModel):
-    """A diffusion language model: fills any gaps of a sequence, all positions at once."""
+    """A diffusion language model: fills any gaps of a sequence, all positions at once.
+
+    `compile` says how network calls are made fast (see `networks.capture`).
+    """
 
     def __init__(
         self,
@@ -43,9 +53,13 @@ class DiffusionTextModel(TextModel):
         warp: TimeWarp,
         *,
         dtype: torch.dtype = torch.float32,
+        compile: str = "auto",
     ) -> None:
         super().__init__(config, tokenizer, model, dtype)
         self.model, self.warp = model, warp
+        if dtype == torch.bfloat16:
+            self.network = Autocast(with_bfloat16_weights(model), self.device, dtype)
+        self.recorder = make_recorder(compile, self.device)
         self.table: Float[Tensor, "vocab embed"] = model.embedding.table().detach()
 
     def settings(self, changes: Mapping[str, Any]) -> SamplingConfig:
@@ -64,7 +78,7 @@ class DiffusionTextModel(TextModel):
         shape = (self.length, self.table.shape[1])
         noise = torch.stack([torch.randn(shape, generator=generator_for(*p)) for p in places])
         noise = noise.to(self.device, self.dtype)
-        estimator = self.estimator(tokens, is_noisy, settings, noise=noise)
+        estimator = self._fast_estimator(tokens, is_noisy, settings, noise)
         times = time_grid(settings, self.config.process, self.warp.schedule(), self.dtype)
         found = sample(estimator, self.table, noise, times, settings, callback=callback)
         return torch.where(is_noisy, found.tokens, tokens)
@@ -73,9 +87,35 @@ class DiffusionTextModel(TextModel):
         self, tokens: Tensor, is_noisy: Tensor, config: SamplingConfig, *, noise: Tensor
     ) -> Estimator:
         """The network with its conditioning, behind guidance or replacement where they are set."""
-        objective, embedding = self.config.objective, self.config.embedding
+        guided = self._is_guided(config, is_noisy)
+        return self._bind(tokens, is_noisy, noise, config=config, guided=guided)
+
+    def _fast_estimator(
+        self, tokens: Tensor, is_noisy: Tensor, config: SamplingConfig, noise: Tensor
+    ) -> Estimator:
+        """The same estimator, recorded where this model records."""
+        if self.recorder is None:
+            return self.estimator(tokens, is_noisy, config, noise=noise)
+        guided, part = self._is_guided(config, is_noisy), config.of_evaluation
+        bind = partial(self._bind, config=part, guided=guided)
+        return self.recorder((part, guided), bind, (tokens, is_noisy, noise))
+
+    def _is_guided(self, config: SamplingConfig, is_noisy: Tensor) -> bool:
+        """Whether there is guidance, of settings that fit the model and the given tokens."""
         anything_given = not bool(is_noisy.all())
         self._check_sampling(config, anything_given)
+        return config.guidance_scale != 1.0 and anything_given
+
+    def _bind(
+        self,
+        tokens: Tensor,
+        is_noisy: Tensor,
+        noise: Tensor,
+        *,
+        config: SamplingConfig,
+        guided: bool,
+    ) -> Estimator:
+        objective, embedding = self.config.objective, self.config.embedding
         trained = Projection(renormalise=embedding.renormalise, clamp=embedding.clamp)
         conditional = NetworkEstimator(
             network=self.network,
@@ -94,7 +134,7 @@ class DiffusionTextModel(TextModel):
         if config.replacement:
             given = F.embedding(tokens, self.table)
             return Replacement(conditional, given, is_noisy, noise)
-        if config.guidance_scale == 1.0 or not anything_given:
+        if not guided:
             return conditional
         both = replace(
             conditional,
@@ -169,9 +209,18 @@ class AutoregressiveTextModel(TextModel):
 
 
 def load(
-    run: str | Path, *, checkpoint: int | None = None, device: str = "auto", dtype: str = "auto"
+    run: str | Path,
+    *,
+    checkpoint: int | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    compile: str = "auto",
 ) -> TextModel:
-    """Load a run's last checkpoint (its averaged weights where it kept them) for sampling."""
+    """Load a run's last checkpoint (its averaged weights where it kept them) for sampling.
+
+    `compile` is for diffusion models on a GPU: `auto` captures a network call as a CUDA graph; `on`
+    compiles it; `graphs` does both, which takes longest to start and is fastest; `off` does neither.
+    """
     directory = RunDirectory(Path(run))
     saved = directory.load(checkpoint)
     config, place = directory.config, choose_device(device)
@@ -184,7 +233,9 @@ def load(
         return AutoregressiveTextModel(config, tokenizer, model.to(place), dtype=number)
     warp = TimeWarp(config.warp, config.process)
     _fill_in(warp, without_prefix("warp", saved.weights), what)
-    return DiffusionTextModel(config, tokenizer, model.to(place), warp.to(place), dtype=number)
+    return DiffusionTextModel(
+        config, tokenizer, model.to(place), warp.to(place), dtype=number, compile=compile
+    )
 
 
 def load_diffusion(run: str | Path, **options: Any) -> DiffusionTextModel:

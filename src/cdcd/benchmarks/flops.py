@@ -11,15 +11,18 @@ embedding dimension d, width w, L blocks, MLP ratio r, time units u and vocabula
     mlp            4·N·r·w²·L
     head           2·N·w·V
 
-An autoregressive model has no input, time and modulation; its embedding is a lookup. Causal scores are
-counted in full, although half of them are masked. Then
+The last block's output and MLP and the head are computed only where logits are read: in training at the
+noisy positions, M of the N (their number is fixed: N/2 + b/2 for random masks), which takes
+2·(N − M)·(w² + 2·r·w²) off and leaves 2·M·w·V of the head. An autoregressive model has no input, time and
+modulation; its embedding is a lookup. Causal scores are counted in full, although half of them are masked.
+Then
 
     step = forward + backward + self-conditioning + interpolation + Newton–Schulz
 
 where backward is twice the forward pass (less the gradient of the noise level, which nobody needs),
 self-conditioning is one more forward pass of its share of the rows, interpolation is softmax·E of these
-rows (2·V·d a position), and Newton–Schulz is Muon's. A sampler's evaluation is a forward pass and an
-interpolation.
+rows' noisy positions (2·V·d each), and Newton–Schulz is Muon's. A sampler's evaluation is a forward pass
+and an interpolation.
 
 Not counted: what is not a matrix product (softmax, LayerNorm, GELU, rotary positions, cross-entropy,
 noise, clipping, Adam, moving average, warp, lookups of embeddings), and the scores that a fused attention
@@ -29,6 +32,7 @@ computes once more in its backward pass.
 from cdcd.diffusion.objective import self_conditioned_rows
 from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.training.config import RunConfig
+from cdcd.training.tasks import room_for
 
 Flops = dict[str, int]
 
@@ -69,10 +73,11 @@ def modulation_flops(config: RunConfig, rows: int) -> int:
     return each * (2 * network.num_blocks + 1)
 
 
-def projection_flops(config: RunConfig, rows: int) -> int:
-    """Queries, keys, values and output of every attention."""
+def projection_flops(config: RunConfig, rows: int, read: int) -> int:
+    """Queries, keys, values and output of every attention; the last output where it is read."""
     width, positions = config.network.width, rows * config.data.length
-    return config.network.num_blocks * product(positions, width, 4 * width)
+    every = config.network.num_blocks * product(positions, width, 4 * width)
+    return every - product(positions - read, width, width)
 
 
 def score_flops(config: RunConfig, rows: int) -> int:
@@ -81,47 +86,48 @@ def score_flops(config: RunConfig, rows: int) -> int:
     return network.num_blocks * rows * 2 * product(length, network.width, length)
 
 
-def mlp_flops(config: RunConfig, rows: int) -> int:
-    """Both layers of every MLP."""
+def mlp_flops(config: RunConfig, rows: int, read: int) -> int:
+    """Both layers of every MLP; of the last one where it is read."""
     network = config.network
-    hidden = network.mlp_ratio * network.width
-    return network.num_blocks * 2 * product(rows * config.data.length, network.width, hidden)
+    positions = (network.num_blocks - 1) * rows * config.data.length + read
+    return 2 * product(positions, network.width, network.mlp_ratio * network.width)
 
 
-def head_flops(config: RunConfig, vocab_size: int, rows: int) -> int:
-    """Logits at every position."""
-    return product(rows * config.data.length, config.network.width, vocab_size)
+def head_flops(config: RunConfig, vocab_size: int, read: int) -> int:
+    """Logits at the positions that are read."""
+    return product(read, config.network.width, vocab_size)
 
 
-def interpolation_flops(config: RunConfig, vocab_size: int, rows: int) -> int:
-    """softmax·E: the expected embedding at every position (§3.1)."""
-    return product(rows * config.data.length, vocab_size, config.embedding.dim)
+def interpolation_flops(config: RunConfig, vocab_size: int, read: int) -> int:
+    """softmax·E: the expected embedding at so many positions (§3.1)."""
+    return product(read, vocab_size, config.embedding.dim)
 
 
-def clamping_flops(config: RunConfig, vocab_size: int, rows: int) -> int:
+def clamping_flops(config: RunConfig, vocab_size: int, read: int) -> int:
     """The nearest embedding of each prediction, where predictions are clamped (§3.2)."""
-    return interpolation_flops(config, vocab_size, rows) if config.embedding.clamp else 0
+    return interpolation_flops(config, vocab_size, read) if config.embedding.clamp else 0
 
 
-def forward_flops(config: RunConfig, vocab_size: int, rows: int) -> Flops:
-    """One pass of the network over `rows` sequences, part by part."""
+def forward_flops(config: RunConfig, vocab_size: int, rows: int, read: int | None = None) -> Flops:
+    """One pass of the network over `rows` sequences, part by part; logits are read at `read` positions."""
+    read = rows * config.data.length if read is None else read
     return {
         "input": input_flops(config, rows),
         "time": time_flops(config, rows),
         "modulation": modulation_flops(config, rows),
-        "projections": projection_flops(config, rows),
+        "projections": projection_flops(config, rows, read),
         "scores": score_flops(config, rows),
-        "mlp": mlp_flops(config, rows),
-        "head": head_flops(config, vocab_size, rows),
+        "mlp": mlp_flops(config, rows, read),
+        "head": head_flops(config, vocab_size, read),
     }
 
 
-def backward_flops(config: RunConfig, vocab_size: int, rows: int) -> int:
+def backward_flops(config: RunConfig, vocab_size: int, rows: int, read: int) -> int:
     """Twice the forward pass: gradients of inputs and of weights; none of the noise level."""
     if _scores_are_matched(config) and config.embedding.clamp:
         # No gradient comes through the choice of the nearest embedding.
         return 0
-    forward = forward_flops(config, vocab_size, rows)
+    forward = forward_flops(config, vocab_size, rows, read)
     saved = 0
     if config.model == "diffusion" and config.network.time_input:
         saved = _first_time_layer(config, rows)
@@ -131,12 +137,12 @@ def backward_flops(config: RunConfig, vocab_size: int, rows: int) -> int:
     return 2 * sum(forward.values()) - saved
 
 
-def loss_flops(config: RunConfig, vocab_size: int, rows: int) -> int:
+def loss_flops(config: RunConfig, vocab_size: int, read: int) -> int:
     """Score matching interpolates in the loss too, with gradients unless predictions are clamped."""
     if not _scores_are_matched(config):
         return 0
     passes = 2 if config.embedding.clamp else 3
-    return passes * interpolation_flops(config, vocab_size, rows)
+    return passes * interpolation_flops(config, vocab_size, read)
 
 
 def _scores_are_matched(config: RunConfig) -> bool:
@@ -170,24 +176,37 @@ def newton_schulz_flops(config: RunConfig) -> int:
 def step_flops(config: RunConfig, vocab_size: int) -> Flops:
     """Everything executed in one training step; `total` is the sum of the other lines."""
     rows, again = config.training.batch_size, num_self_conditioned(config)
+    read, read_again = num_read(config)
     lines = {
-        "forward": sum(forward_flops(config, vocab_size, rows).values()),
-        "backward": backward_flops(config, vocab_size, rows),
-        "self_conditioning": sum(forward_flops(config, vocab_size, again).values()),
-        "interpolation": interpolation_flops(config, vocab_size, again)
-        + clamping_flops(config, vocab_size, again)
-        + loss_flops(config, vocab_size, rows),
+        "forward": sum(forward_flops(config, vocab_size, rows, read).values()),
+        "backward": backward_flops(config, vocab_size, rows, read),
+        "self_conditioning": sum(forward_flops(config, vocab_size, again, read_again).values()),
+        "interpolation": interpolation_flops(config, vocab_size, read_again)
+        + clamping_flops(config, vocab_size, read_again)
+        + loss_flops(config, vocab_size, read),
         "newton_schulz": newton_schulz_flops(config),
     }
     return lines | {"total": sum(lines.values())}
+
+
+def num_read(config: RunConfig) -> tuple[int, int]:
+    """Positions of a batch at which logits are computed: in training, and in the first predictions."""
+    rows, length = config.training.batch_size, config.data.length
+    if config.model == "autoregressive":
+        return rows * length, 0
+    each = rows // config.training.accumulate
+    parts = [room_for(config.objective, each, length, first) for first in range(0, rows, each)]
+    read, again = (sum(column) for column in zip(*parts, strict=True))
+    return read, again if num_self_conditioned(config) else 0
 
 
 def evaluation_flops(
     config: RunConfig, vocab_size: int, rows: int, settings: SamplingConfig
 ) -> int:
     """One call of the sampler's estimator: a pass of the network and its interpolation."""
-    interpolation = interpolation_flops(config, vocab_size, rows)
-    clamping = clamping_flops(config, vocab_size, rows)
+    read = rows * config.data.length
+    interpolation = interpolation_flops(config, vocab_size, read)
+    clamping = clamping_flops(config, vocab_size, read)
     total = sum(forward_flops(config, vocab_size, rows).values()) + interpolation + clamping
     projected = settings.renormalise > config.embedding.renormalise or (
         settings.clamp > config.embedding.clamp
@@ -205,7 +224,7 @@ def sampling_flops(
     each = evaluation_flops(config, vocab_size, rows, settings)
     total = each * settings.num_evaluations * (2 if guided else 1)
     if settings.final_prediction == "nearest":
-        total += interpolation_flops(config, vocab_size, rows)
+        total += interpolation_flops(config, vocab_size, rows * config.data.length)
     return total
 
 

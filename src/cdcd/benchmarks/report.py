@@ -113,6 +113,7 @@ def _sample_tables(result: dict[str, Any]) -> list[Table]:
         "tokens/s",
         "achieved",
         "ratio",
+        "first batch",
         "memory",
     )
     for name, row in result["rows"].items():
@@ -124,10 +125,11 @@ def _sample_tables(result: dict[str, Any]) -> list[Table]:
             f"{row['tokens_per_s']:,.0f}",
             _rate(row["tflops"]),
             f"{row['ratio']:.1%}",
+            f"{row['first_call_s']:.3g} s",
             _memory(row["memory"]),
         )
     table.caption = (
-        f"guided / unguided time {result['guidance_ratio']:.2f}; Heun / Euler at equal calls "
+        f"compile {result['compile']}; guided / unguided time {result['guidance_ratio']:.2f}; Heun / Euler at equal calls "
         f"{result['heun_ratio']:.2f}"
     )
     return [table]

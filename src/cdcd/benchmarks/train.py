@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from cdcd.benchmarks.flops import forward_flops, step_flops
+from cdcd.benchmarks.flops import forward_flops, num_read, step_flops
 from cdcd.benchmarks.measure import (
     TERA,
     Timing,
@@ -251,7 +251,7 @@ def training_result(config: RunConfig, measured: Measured) -> dict[str, Any]:
         "steps_per_s": 1 / seconds,
         "tokens_per_s": tokens / seconds,
         "flops_per_step": flops,
-        "flops_of_forward": forward_flops(config, vocab_size, rows),
+        "flops_of_forward": forward_flops(config, vocab_size, rows, num_read(config)[0]),
         "tflops": flops["total"] / seconds / TERA,
         "peak_memory": measured.memory,
         "build_to_first_step_s": measured.build_to_first_step,

@@ -49,6 +49,7 @@ def evaluate(options: Any) -> None:
         settings=chosen_settings(options),
         device=options.device,
         dtype=options.dtype,
+        compile=options.compile,
         console=Console(stderr=True),
     )
     report = evaluation.report(settings, baseline)

@@ -70,7 +70,11 @@ def _load(options: Any) -> "TextModel":
     from cdcd.generation import load
 
     return load(
-        options.run, checkpoint=options.checkpoint, device=options.device, dtype=options.dtype
+        options.run,
+        checkpoint=options.checkpoint,
+        device=options.device,
+        dtype=options.dtype,
+        compile=options.compile,
     )
 
 

@@ -7,6 +7,8 @@ from cdcd.settings import add_options, chosen
 
 
 def device_options(parser: argparse.ArgumentParser) -> None:
+    from cdcd.networks.capture import MODES
+
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run"
     )
@@ -15,6 +17,13 @@ def device_options(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "float32", "float64", "bfloat16"),
         default="auto",
         help="precision",
+    )
+    parser.add_argument(
+        "--compile",
+        choices=MODES,
+        default="auto",
+        help="network calls of diffusion models: captured as a CUDA graph on a GPU (auto), "
+        "compiled (on), both (graphs: slow to start, then fastest) or neither (off)",
     )
 
 

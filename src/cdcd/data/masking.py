@@ -1,36 +1,43 @@
 """Conditioning masks (§4.1): which tokens of a sequence are noisy, and which are given.
 
-Clean counts are uniform on 0 … length − 1, so that at least one token is always noisy.
+Clean counts are uniform on 0 … length − 1, so that at least one token is always noisy. They are drawn
+in pairs: c for one row of a batch and length − 1 − c for another, which leaves every count uniform and
+makes the number of noisy tokens of a whole batch a constant. A row's partner is two rows away, so that
+the odd rows, which are self-conditioned by default, have their partners among themselves.
 """
 
+from collections.abc import Collection
+
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 
-def prefix_masks(
-    batch: int, length: int, *, generator: torch.Generator, prefix_length: int | None = None
-) -> Bool[Tensor, "batch seq"]:
-    """A given prefix of random or fixed length, the rest noisy."""
-    device = generator.device
-    counts = torch.randint(length, (batch, 1), generator=generator, device=device)
-    if prefix_length is not None:
-        if prefix_length >= length:
-            raise ValueError(
-                f"objective.prefix_length is {prefix_length}, it must be below the sequence length {length}"
-            )
-        counts = counts.fill_(prefix_length)
-    return torch.arange(length, device=device) >= counts
+def clean_counts(batch: int, length: int, *, generator: torch.Generator) -> Int[Tensor, "batch 1"]:
+    """How many tokens of each sequence are given."""
+    drawn = torch.randint(length, (batch, 1), generator=generator, device=generator.device)
+    rows = torch.arange(batch, device=generator.device)[:, None]
+    is_second = rows & 2 > 0
+    return torch.where(is_second, length - 1 - drawn.roll(2, 0), drawn)
+
+
+def most_noisy(rows: Collection[int], length: int) -> int:
+    """The most tokens that can be noisy in these rows of a batch: exact if every partner is there."""
+    partnered = sum(row ^ 2 in rows for row in rows)
+    return partnered // 2 * (length + 1) + (len(rows) - partnered) * length
+
+
+def prefix_masks(counts: Int[Tensor, "batch 1"], length: int) -> Bool[Tensor, "batch seq"]:
+    """The first tokens given, the rest noisy."""
+    return torch.arange(length, device=counts.device) >= counts
 
 
 def random_masks(
-    batch: int, length: int, *, generator: torch.Generator
+    counts: Int[Tensor, "batch 1"], length: int, *, generator: torch.Generator
 ) -> Bool[Tensor, "batch seq"]:
-    """A random number of given tokens at random positions."""
-    device = generator.device
-    counts = torch.randint(length, (batch, 1), generator=generator, device=device)
-    ranks = torch.rand(batch, length, generator=generator, device=device).argsort(1).argsort(1)
-    return ranks >= counts
+    """So many given tokens at random positions."""
+    scores = torch.rand(len(counts), length, generator=generator, device=generator.device)
+    return scores.argsort(1).argsort(1) >= counts
 
 
 def mixed_masks(
@@ -41,8 +48,14 @@ def mixed_masks(
     generator: torch.Generator,
     prefix_length: int | None = None,
 ) -> Bool[Tensor, "batch seq"]:
-    """Prefix masks for a share of the sequences, random masks for the others."""
-    prefix = prefix_masks(batch, length, generator=generator, prefix_length=prefix_length)
-    scattered = random_masks(batch, length, generator=generator)
+    """Prefix masks for a share of the sequences, of random or fixed length, random masks for the others."""
+    counts = clean_counts(batch, length, generator=generator)
+    scattered = random_masks(counts, length, generator=generator)
+    if prefix_length is not None:
+        if prefix_length >= length:
+            raise ValueError(
+                f"objective.prefix_length is {prefix_length}, it must be below the sequence length {length}"
+            )
+        counts = torch.full_like(counts, prefix_length)
     chosen = torch.rand(batch, 1, generator=generator, device=generator.device) < prefix_share
-    return torch.where(chosen, prefix, scattered)
+    return torch.where(chosen, prefix_masks(counts, length), scattered)

@@ -14,13 +14,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cdcd.diffusion.embedding import Projection
-from cdcd.diffusion.interpolation import interpolate, probabilities
+from cdcd.diffusion.interpolation import expected_embedding
 from cdcd.diffusion.process import scale_input
+from cdcd.diffusion.selection import Selection
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A prediction: logits over tokens, the embedding estimate they imply, and the state to pass on."""
+    """A prediction: logits over tokens, the embedding estimate they imply, and the state to pass on.
+
+    Logits are in the network's precision. They may be overwritten by the estimator's next call, the
+    rest may not: with a large vocabulary they are larger than everything else together.
+    """
 
     logits: Float[Tensor, "batch seq vocab"]
     x0_hat: Float[Tensor, "batch seq embed"]
@@ -38,7 +43,10 @@ class Estimator(Protocol):
 
 @runtime_checkable
 class Network(Protocol):
-    """A denoising network: the stacked input sequences of §4.1 and §4.3 to logits."""
+    """A denoising network: the stacked input sequences of §4.1 and §4.3 to logits.
+
+    They are of all positions, or, with a selection, of the selected ones.
+    """
 
     def __call__(
         self,
@@ -48,7 +56,8 @@ class Network(Protocol):
         c: Float[Tensor, "batch seq embed"],
         x0_prev: Float[Tensor, "batch seq embed"],
         is_noisy: Bool[Tensor, "batch seq"],
-    ) -> Float[Tensor, "batch seq vocab"]: ...
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions vocab"]: ...
 
 
 def predict_logits(
@@ -60,7 +69,8 @@ def predict_logits(
     x0_prev: Float[Tensor, "batch seq embed"] | None,
     is_noisy: Bool[Tensor, "batch seq"],
     is_dropped: Bool[Tensor, " batch"] | None = None,
-) -> Float[Tensor, "batch seq vocab"]:
+    selection: Selection | None = None,
+) -> Float[Tensor, "*positions vocab"]:
     """Call the network on inputs stacked as in §4.1: the one place where they are scaled and masked.
 
     `x` and `x0_prev` are zero at given positions, `given` at noisy ones, where it would leak the
@@ -72,7 +82,7 @@ def predict_logits(
         c = c.masked_fill(is_dropped[:, None, None], 0.0)
     x0_prev = torch.zeros_like(x) if x0_prev is None else x0_prev.masked_fill(~noisy, 0.0)
     x = scale_input(x, t).masked_fill(~noisy, 0.0)
-    return network(x, t, c=c, x0_prev=x0_prev, is_noisy=is_noisy)
+    return network(x, t, c=c, x0_prev=x0_prev, is_noisy=is_noisy, selection=selection)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +116,8 @@ class NetworkEstimator:
             x0_prev=state,
             is_noisy=self.is_noisy,
             is_dropped=self.is_dropped,
-        ).to(x.dtype)
-        plain = self.trained(interpolate(probabilities(logits), self.table), self.table)
+        )
+        plain = self.trained(expected_embedding(logits, self.table), self.table)
         x0_hat = torch.where(self.is_noisy[..., None], self._shape(logits, plain), given)
         return Estimate(logits, x0_hat, plain if self.self_conditioning else None)
 
@@ -116,10 +126,13 @@ class NetworkEstimator:
         unshaped = self.softmax_temperature == 1.0 and self.nucleus == 1.0
         if unshaped and self.projection == self.trained:
             return plain
-        probs = probabilities(
-            logits, softmax_temperature=self.softmax_temperature, nucleus=self.nucleus
+        x0_hat = expected_embedding(
+            logits,
+            self.table,
+            softmax_temperature=self.softmax_temperature,
+            nucleus=self.nucleus,
         )
-        return self.projection(interpolate(probs, self.table), self.table)
+        return self.projection(x0_hat, self.table)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 x0_hat = Σ_i p(token i | x, t) e_i,        score = (x0_hat − x) / t²
 """
 
+from functools import partial
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,7 +19,9 @@ def probabilities(
     logits: Float[Tensor, "*batch vocab"], *, softmax_temperature: float = 1.0, nucleus: float = 1.0
 ) -> Float[Tensor, "*batch vocab"]:
     """Token probabilities, optionally sharpened and cut to the nucleus (§6.4), in `logits`' precision."""
-    probs = torch.softmax(logits / softmax_temperature, dim=-1)
+    if softmax_temperature != 1.0:
+        logits = logits / softmax_temperature
+    probs = torch.softmax(logits, dim=-1)
     return truncate_to_nucleus(probs, nucleus) if nucleus < 1.0 else probs
 
 
@@ -40,18 +44,23 @@ def interpolate(
 
 
 def expected_embedding(
-    logits: Float[Tensor, "*batch vocab"], table: Float[Tensor, "vocab embed"]
+    logits: Float[Tensor, "*batch vocab"],
+    table: Float[Tensor, "vocab embed"],
+    *,
+    softmax_temperature: float = 1.0,
+    nucleus: float = 1.0,
 ) -> Float[Tensor, "*batch embed"]:
-    """softmax(logits)·E in the table's precision, at the speed of half precision where logits are bfloat16.
+    """probabilities(logits)·E in the table's precision, at half precision's speed for bfloat16 logits.
 
-    Probabilities are then rounded to float16, eight times as fine as bfloat16, after a factor that
-    keeps small ones above its smallest numbers; only a few thousand positions are held in float32.
+    Their probabilities are shaped in float32, a few thousand positions at a time, and rounded to
+    float16, eight times as fine as bfloat16, after a factor that keeps small ones in its range.
     """
+    shaped = partial(probabilities, softmax_temperature=softmax_temperature, nucleus=nucleus)
     if logits.dtype != torch.bfloat16:
-        return interpolate(probabilities(logits), table)
+        return interpolate(shaped(logits), table)
     rows = logits.reshape(-1, logits.shape[-1])
     half = table.half()
-    found = [(HALF_SCALE * probabilities(part.float())).half() @ half for part in rows.split(CHUNK)]
+    found = [(HALF_SCALE * shaped(part.float())).half() @ half for part in rows.split(CHUNK)]
     x0_hat = torch.cat(found).to(table.dtype) / HALF_SCALE
     return x0_hat.view(*logits.shape[:-1], table.shape[-1])
 

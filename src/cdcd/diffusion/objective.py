@@ -13,10 +13,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from cdcd.diffusion.cross_entropy import cross_entropies
 from cdcd.diffusion.embedding import EmbeddingConfig, Projection
 from cdcd.diffusion.estimator import Network, predict_logits
-from cdcd.diffusion.interpolation import interpolate, probabilities
+from cdcd.diffusion.interpolation import expected_embedding
 from cdcd.diffusion.process import add_noise
+from cdcd.diffusion.selection import Selection, select_noisy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,15 @@ class Draws:
 
 
 @dataclass(frozen=True)
+class Room:
+    """How many positions can be noisy at most: only so many are predicted. None: all."""
+
+    batch: int | None
+    self_conditioned: int | None
+    """Among the self-conditioned rows."""
+
+
+@dataclass(frozen=True)
 class Losses:
     """Sums and means of one batch: `total / num_noisy` is the loss, the rest is for warp and logs."""
 
@@ -77,7 +88,10 @@ class Losses:
     num_noisy: Int[Tensor, ""]
     per_sequence: Float[Tensor, " batch"]
     """Mean cross-entropy of each sequence's noisy positions, detached: what the warp is fitted to."""
-    logits: Float[Tensor, "batch seq vocab"]
+    logits: Float[Tensor, "selected vocab"]
+    """The network's predictions, in its precision."""
+    selection: Selection
+    """Where they stand."""
 
 
 def self_conditioned_rows(batch: int, share: float, first_row: int = 0) -> list[int]:
@@ -90,6 +104,16 @@ def self_conditioned_rows(batch: int, share: float, first_row: int = 0) -> list[
     return [row - first_row for row in places if int((row + 1) * share) > int(row * share)]
 
 
+def index_self_conditioned(
+    batch: int, share: float, first_row: int, *, device: torch.device
+) -> Int[Tensor, " chosen"]:
+    """The same rows, computed on the device: copying them there would end a CUDA graph."""
+    count = len(self_conditioned_rows(batch, share, first_row))
+    places = torch.arange(first_row, first_row + batch, dtype=torch.float64, device=device)
+    is_chosen = ((places + 1) * share).floor() > (places * share).floor()
+    return torch.argsort((~is_chosen).to(torch.uint8), stable=True)[:count]
+
+
 def training_loss(
     network: Network,
     table: Float[Tensor, "vocab embed"],
@@ -99,15 +123,24 @@ def training_loss(
     objective: ObjectiveConfig,
     embedding: EmbeddingConfig,
     first_row: int = 0,
+    room: Room | None = None,
 ) -> Losses:
-    """The loss of a batch, or a part of one from `first_row` on, as a function of its drawn inputs."""
+    """The loss of a batch, or a part of one from `first_row` on, as a function of its drawn inputs.
+
+    `room` says how many positions can be noisy; without it, all can.
+    """
+    room = room or Room(None, None)
     x0 = F.embedding(tokens, table)
     x = add_noise(x0, draws.t, draws.eps)
     projection = Projection(renormalise=embedding.renormalise, clamp=embedding.clamp)
     x0_prev = None
     if objective.self_conditioning:
-        rows = self_conditioned_rows(len(x), objective.self_conditioned_share, first_row)
-        x0_prev = _first_predictions(network, table, x0, x, draws, rows, projection)
+        share = objective.self_conditioned_share
+        rows = index_self_conditioned(len(x), share, first_row, device=x.device)
+        x0_prev = _first_predictions(
+            network, table, x0, x, draws, rows, projection, room.self_conditioned
+        )
+    selection = select_noisy(draws.is_noisy, room.batch)
     logits = predict_logits(
         network,
         x,
@@ -116,8 +149,9 @@ def training_loss(
         x0_prev=x0_prev,
         is_noisy=draws.is_noisy,
         is_dropped=draws.is_dropped,
-    ).to(table.dtype)
-    return _reduce(logits, table, tokens, x0, draws, objective, embedding, projection)
+        selection=selection,
+    )
+    return _reduce(logits, selection, table, tokens, x0, draws, objective, embedding, projection)
 
 
 @torch.no_grad()
@@ -127,29 +161,33 @@ def _first_predictions(
     x0: Tensor,
     x: Tensor,
     draws: Draws,
-    rows: list[int],
+    rows: Int[Tensor, " chosen"],
     projection: Projection,
+    room: int | None,
 ) -> Float[Tensor, "batch seq embed"]:
     """Predictions without self-conditioning for the self-conditioned rows, zeros for the others (§4.3)."""
     x0_prev = torch.zeros_like(x)
-    if not rows:
+    if not len(rows):
         return x0_prev
-    index = torch.tensor(rows, device=x.device)
+    selection = select_noisy(draws.is_noisy[rows], room)
     logits = predict_logits(
         network,
-        x[index],
-        draws.t[index],
-        given=x0[index],
+        x[rows],
+        draws.t[rows],
+        given=x0[rows],
         x0_prev=None,
-        is_noisy=draws.is_noisy[index],
-        is_dropped=draws.is_dropped[index],
-    ).to(table.dtype)
-    x0_prev[index] = projection(interpolate(probabilities(logits), table), table)
+        is_noisy=draws.is_noisy[rows],
+        is_dropped=draws.is_dropped[rows],
+        selection=selection,
+    )
+    x0_hat = projection(expected_embedding(logits, table), table)
+    x0_prev[rows] = selection.put(x0_hat)
     return x0_prev
 
 
 def _reduce(
     logits: Tensor,
+    selection: Selection,
     table: Tensor,
     tokens: Tensor,
     x0: Tensor,
@@ -158,23 +196,21 @@ def _reduce(
     embedding: EmbeddingConfig,
     projection: Projection,
 ) -> Losses:
-    cross_entropy = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none")
-    cross_entropy = cross_entropy.view_as(tokens).masked_fill(~draws.is_noisy, 0.0)
+    cross_entropy = selection.put(cross_entropies(logits, selection.take(tokens)))
+    cross_entropy = cross_entropy.masked_fill(~draws.is_noisy, 0.0)
     noisy_counts = draws.is_noisy.sum(1)
     per_sequence = (cross_entropy.sum(1) / noisy_counts).detach()
     total = cross_entropy.sum()
     if objective.loss == "score_matching":
-        total = _score_matching(logits, table, x0, draws, projection)
+        x0_hat = projection(expected_embedding(logits, table), table)
+        total = _score_matching(selection.put(x0_hat), x0, draws)
     num_noisy = noisy_counts.sum()
     if embedding.l2_penalty:
         total = total + embedding.l2_penalty * table.square().mean() * num_noisy
-    return Losses(total, num_noisy, per_sequence, logits)
+    return Losses(total, num_noisy, per_sequence, logits, selection)
 
 
-def _score_matching(
-    logits: Tensor, table: Tensor, x0: Tensor, draws: Draws, projection: Projection
-) -> Float[Tensor, ""]:
+def _score_matching(x0_hat: Tensor, x0: Tensor, draws: Draws) -> Float[Tensor, ""]:
     """Denoising score matching weighted by t², that is |x0_hat − x0|² / t², summed over noisy positions."""
-    x0_hat = projection(interpolate(probabilities(logits), table), table)
     error = ((x0_hat - x0) / draws.t[:, None, None]).square().mean(-1)
     return error.masked_fill(~draws.is_noisy, 0.0).sum()

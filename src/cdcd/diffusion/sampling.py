@@ -1,7 +1,7 @@
 """Sampling (§2.1, §6.4): noise -> [prediction -> score -> step] × N -> prediction -> tokens."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -76,10 +76,31 @@ class SamplingConfig:
         steps = SOLVERS[self.solver].evaluations(self.num_steps)
         return steps + (self.final_prediction == "network")
 
+    @property
+    def of_evaluation(self) -> "SamplingConfig":
+        """What one network call depends on: the settings of the steps around it are at their defaults."""
+        defaults = SamplingConfig()
+        return replace(self, **{name: getattr(defaults, name) for name in OF_STEPS})
+
+
+OF_STEPS = (
+    "solver",
+    "num_steps",
+    "score_temperature",
+    "initial_noise_scale",
+    "warp",
+    "warp_temperature",
+    "warp_uniformity",
+    "rho",
+    "final_prediction",
+)
+"""Settings that do not change what an estimator answers."""
+
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a callback sees after each step."""
+    """What a callback sees after each step. Logits and probabilities are to be read at once: the next
+    step may overwrite them."""
 
     index: int
     num_steps: int
@@ -92,7 +113,10 @@ class StepInfo:
 
     @property
     def probabilities(self) -> Float[Tensor, "batch seq vocab"]:
-        return torch.softmax(self.estimate.logits, dim=-1)
+        """In float32 or better, whatever the network's precision."""
+        logits = self.estimate.logits
+        precision = torch.promote_types(logits.dtype, torch.float32)
+        return torch.softmax(logits, dim=-1, dtype=precision)
 
 
 @dataclass(frozen=True)
@@ -151,12 +175,14 @@ def sample(
     solver = SOLVERS[config.solver]
     slope = Slope(estimator, config.score_temperature)
     times = times.to(noise)
+    # Read once: a device that is asked at every step waits at every step.
+    levels = [] if callback is None else times.tolist()
     x, state, estimate = times[0] * config.initial_noise_scale * noise, None, None
     for index, (t, t_next) in enumerate(pairwise(times)):
         step = solver.step(slope, x, t, t_next, state)
         x, estimate, state = step.x, step.estimate, step.estimate.state
         if callback is not None:
-            callback(StepInfo(index, config.num_steps, float(t), estimate))
+            callback(StepInfo(index, config.num_steps, levels[index], estimate))
     assert estimate is not None
     if config.final_prediction == "nearest":
         return Sample(nearest_token(estimate.x0_hat, table), x)

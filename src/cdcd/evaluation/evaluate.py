@@ -131,12 +131,15 @@ class Evaluation:
         settings: Mapping[str, Any] | None = None,
         device: str = "auto",
         dtype: str = "auto",
+        compile: str = "auto",
         console: Console | None = None,
     ) -> None:
         self.config, self.console = config, console or Console()
         self.data = data
         self.base = dict(settings or {})
-        self.models = {str(run): load(run, device=device, dtype=dtype) for run in runs}
+        self.models = {
+            str(run): load(run, device=device, dtype=dtype, compile=compile) for run in runs
+        }
         self.model = next(iter(self.models.values()))
         self.tokenizer = self.model.tokenizer
         self.run = with_source(self.model.config, data)

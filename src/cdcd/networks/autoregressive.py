@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cdcd.data.tokenizer import PAD
+from cdcd.diffusion.cross_entropy import cross_entropies
 from cdcd.networks.blocks import (
     Block,
     KeyValueCache,
@@ -114,9 +115,7 @@ def token_nll(
     logits: Float[Tensor, "batch seq vocab"], tokens: Int[Tensor, "batch seq"]
 ) -> Float[Tensor, "batch seq"]:
     """−ln p of each token, in nats, in float32 or better."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    losses = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none")
-    return losses.view_as(tokens)
+    return cross_entropies(logits.flatten(0, 1), tokens.flatten()).view_as(tokens)
 
 
 def counted(tokens: Int[Tensor, "batch seq"]) -> Bool[Tensor, "batch seq"]:

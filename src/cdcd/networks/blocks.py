@@ -9,11 +9,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Complex, Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cdcd.networks.attention import is_short, mix_short
+from cdcd.diffusion.selection import Selection
+from cdcd.networks import cpu_attention
+
+try:
+    from cdcd.networks.triton_attention import mix_heads
+except ImportError:  # Triton comes with PyTorch for GPUs.
+    mix_heads = None
+
+LONGEST_TILE = 128
+"""Longest sequence whose attention is computed in one tile."""
 
 
 class TimeEmbedding(nn.Module):
@@ -50,9 +59,15 @@ class ConditionalLayerNorm(nn.Module):
         nn.init.zeros_(self.modulation.bias)
 
     def forward(
-        self, h: Float[Tensor, "batch seq width"], time: Float[Tensor, "batch units"]
-    ) -> Float[Tensor, "batch seq width"]:
-        shift, scale = self.modulation(time)[:, None].chunk(2, dim=-1)
+        self,
+        h: Float[Tensor, "*positions width"],
+        time: Float[Tensor, "batch units"],
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions width"]:
+        """Normalise `h` of all positions, or of the selected ones."""
+        modulation = self.modulation(time)
+        modulation = modulation[:, None] if selection is None else selection.take_rows(modulation)
+        shift, scale = modulation.chunk(2, dim=-1)
         return torch.addcmul(shift, F.layer_norm(h, (self.width,)), 1 + scale)
 
 
@@ -60,8 +75,11 @@ class LayerNorm(nn.LayerNorm):
     """LayerNorm with a learnt shift and scale, in the place of a conditional one where there is no time."""
 
     def forward(
-        self, input: Float[Tensor, "batch seq width"], time: None = None
-    ) -> Float[Tensor, "batch seq width"]:
+        self,
+        input: Float[Tensor, "*positions width"],
+        time: None = None,
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions width"]:
         return super().forward(input)
 
 
@@ -86,10 +104,6 @@ class RotaryEmbedding(nn.Module):
         cos, sin = self.cos[where].to(h.dtype), self.sin[where].to(h.dtype)
         first, second = h.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
-
-    def as_complex(self, length: int, dtype: torch.dtype) -> Complex[Tensor, "seq half_dim"]:
-        """The rotations of the first positions as complex numbers, for parts of type `dtype`."""
-        return torch.complex(self.cos[:length].to(dtype), self.sin[:length].to(dtype))
 
 
 def attend(
@@ -130,6 +144,28 @@ class KeyValueCache:
         return room <= positions[:, None]
 
 
+def _fits_one_tile(
+    projected: Float[Tensor, "batch seq three_widths"], rotary: RotaryEmbedding
+) -> bool:
+    half = rotary.cos.shape[1]
+    return (
+        projected.is_cuda
+        and projected.dtype in (torch.bfloat16, torch.float16)
+        and projected.shape[1] <= LONGEST_TILE
+        and half in (16, 32, 64)
+    )
+
+
+def _fits_cpu(projected: Float[Tensor, "batch seq three_widths"]) -> bool:
+    return (
+        projected.is_cpu
+        and projected.dtype in (torch.float32, torch.float64)
+        and projected.shape[1] <= LONGEST_TILE
+        # A compiler does better with operations that it knows.
+        and not torch.compiler.is_compiling()
+    )
+
+
 class Attention(nn.Module):
     """Multi-head self-attention: every position sees every other, or, causal, those before it."""
 
@@ -145,12 +181,26 @@ class Attention(nn.Module):
         rotary: RotaryEmbedding,
         positions: Int[Tensor, " seq"] | None = None,
         cache: KeyValueCache | None = None,
-    ) -> Float[Tensor, "batch seq width"]:
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions width"]:
         """Attend within `h`; with a cache, `h` is read at `positions`, after what the cache holds."""
         projected = self.qkv(h)
-        if not self.causal and positions is None and is_short(projected):
-            rotation = rotary.as_complex(h.shape[1], projected.dtype)
-            return self.out(mix_short(projected, rotation, self.num_heads))
+        cos, sin = rotary.cos[: h.shape[1]], rotary.sin[: h.shape[1]]
+        if not self.causal and mix_heads is not None and _fits_one_tile(projected, rotary):
+            mixed = mix_heads(projected, cos, sin)
+        elif not self.causal and _fits_cpu(projected):
+            mixed = cpu_attention.mix_heads(projected, cos, sin)
+        else:
+            mixed = self._mix(projected, rotary, positions, cache)
+        return self.out(mixed if selection is None else selection.take(mixed))
+
+    def _mix(
+        self,
+        projected: Float[Tensor, "batch seq three_widths"],
+        rotary: RotaryEmbedding,
+        positions: Int[Tensor, " seq"] | None,
+        cache: KeyValueCache | None,
+    ) -> Float[Tensor, "batch seq width"]:
         q, k, v = projected.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = rotary(q, positions), rotary(k, positions)
         if cache is None:
@@ -160,7 +210,7 @@ class Attention(nn.Module):
             assert positions is not None
             cache.write(k, v, positions)
             mixed = attend(q, cache.keys, cache.values, is_seen=cache.is_seen(positions))
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        return mixed.transpose(1, 2).flatten(2)
 
 
 class Block(nn.Module):
@@ -192,9 +242,12 @@ class Block(nn.Module):
         rotary: RotaryEmbedding,
         positions: Int[Tensor, " seq"] | None = None,
         cache: KeyValueCache | None = None,
-    ) -> Float[Tensor, "batch seq width"]:
-        h = h + self.attention(self.attention_norm(h, time), rotary, positions, cache)
-        return h + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(h, time))))
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions width"]:
+        """The new residual stream, at all positions or at the selected ones."""
+        mixed = self.attention(self.attention_norm(h, time), rotary, positions, cache, selection)
+        h = mixed + (h if selection is None else selection.take(h))
+        return h + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(h, time, selection))))
 
 
 def make_norm(width: int, time_units: int | None) -> ConditionalLayerNorm | LayerNorm:

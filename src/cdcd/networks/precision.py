@@ -1,5 +1,6 @@
 """Devices and precision: bfloat16 only inside the network, everything around it in float32."""
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -20,6 +21,15 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         name = "bfloat16" if device.type == "cuda" else "float32"
     return {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}[name]
+
+
+def with_bfloat16_weights(model: nn.Module) -> nn.Module:
+    """A copy whose linear layers hold the weights that autocast would make of them at every call."""
+    copied = deepcopy(model)
+    for module in copied.modules():
+        if isinstance(module, nn.Linear):
+            module.to(torch.bfloat16)
+    return copied
 
 
 class Autocast:

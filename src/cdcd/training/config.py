@@ -87,8 +87,9 @@ class TrainingConfig:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the network; `auto`: bfloat16 autocast on a GPU, float32 on a CPU."""
     compile: Literal["auto", "on", "graphs", "off"] = "auto"
-    """Compile the loss with torch.compile; `graphs`: and capture its CUDA graphs, which saves the time of
-    launching many small kernels; `auto`: on a GPU, where it pays."""
+    """Compile the loss with torch.compile; `graphs`: and capture whole steps as a CUDA graph, which saves
+    the time of launching many small kernels (on one GPU; on several it is `on`); `auto`: `graphs` on
+    a GPU, `off` elsewhere."""
     log_every: int = 10
     """Steps between lines of metrics.jsonl."""
     validate_every: int = 5_000
@@ -134,8 +135,6 @@ class TrainingConfig:
                 f"training.batch_size ({self.batch_size}) must be a multiple of "
                 f"training.accumulate ({self.accumulate})"
             )
-        if self.compile == "graphs" and self.accumulate > 1:
-            raise ValueError("training.compile graphs cannot accumulate: choose on")
         if self.compile == "graphs" and self.strategy == "fsdp":
             raise ValueError("training.compile graphs cannot shard the model (fsdp): choose on")
         if self.patience and not self.validate_every:

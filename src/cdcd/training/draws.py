@@ -5,11 +5,13 @@ The noise is large: it is drawn in blocks of rows, each by a generator of its ow
 the blocks that its rows lie in.
 """
 
+from collections.abc import Collection
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from cdcd.data.masking import mixed_masks
+from cdcd.data.masking import mixed_masks, most_noisy
 from cdcd.diffusion.objective import Draws, ObjectiveConfig
 from cdcd.diffusion.warping import NoiseSchedule
 from cdcd.seeding import generator_for
@@ -38,14 +40,29 @@ def conditioning_masks(
     """Masks by the objective's masking strategy."""
     if objective.masking == "none":
         return torch.ones(batch, length, dtype=torch.bool, device=generator.device)
-    share = {"prefix": 1.0, "random": 0.0, "mixed": objective.prefix_share}[objective.masking]
     return mixed_masks(
         batch,
         length,
-        prefix_share=share,
+        prefix_share=_prefix_share(objective),
         prefix_length=objective.prefix_length,
         generator=generator,
     )
+
+
+def _prefix_share(objective: ObjectiveConfig) -> float:
+    return {"none": 0.0, "prefix": 1.0, "random": 0.0, "mixed": objective.prefix_share}[
+        objective.masking
+    ]
+
+
+def room_for_noisy(rows: Collection[int], length: int, objective: ObjectiveConfig) -> int:
+    """The most positions that these masks can leave noisy in some rows of a batch."""
+    share = _prefix_share(objective)
+    if objective.masking == "none" or (objective.prefix_length is not None and 0 < share < 1):
+        return len(rows) * length
+    if objective.prefix_length is not None and share == 1:
+        return len(rows) * (length - objective.prefix_length)
+    return most_noisy(rows, length)
 
 
 def noise(

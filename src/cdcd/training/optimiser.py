@@ -20,9 +20,17 @@ class Optimiser:
         self.parts = parts
         self.names: dict[Tensor, str] = {**names}
 
-    def step(self, learning_rate: float) -> None:
+    def set_rate(self, learning_rate: float) -> None:
+        """Set the learning rate; on a GPU it is a tensor, for steps that are recorded."""
         for part in self.parts.values():
-            part.param_groups[0]["lr"] = learning_rate
+            rate = part.param_groups[0]["lr"]
+            if isinstance(rate, Tensor):
+                rate.fill_(learning_rate)
+            else:
+                part.param_groups[0]["lr"] = learning_rate
+
+    def step(self) -> None:
+        for part in self.parts.values():
             part.step()
             part.zero_grad()
 
@@ -56,7 +64,18 @@ class Optimiser:
 def make_adam(module: nn.Module, betas: tuple[float, float]) -> Optimiser:
     """Adam in one fused pass over all tensors."""
     names = {parameter: name for name, parameter in module.named_parameters()}
-    return Optimiser({"adam": Adam(list(names), betas=betas, fused=True)}, names)
+    return Optimiser({"adam": _adam(list(names), betas)}, names)
+
+
+def _adam(parameters: list[nn.Parameter], betas: tuple[float, float]) -> Adam:
+    is_cuda = parameters[0].is_cuda
+    return Adam(parameters, _rate_for(parameters), betas=betas, fused=True, capturable=is_cuda)
+
+
+def _rate_for(parameters: list[nn.Parameter]) -> float | Tensor:
+    """A learning rate that a CUDA graph can read anew at every step."""
+    device = parameters[0].device
+    return torch.tensor(1e-3, device=device) if device.type == "cuda" else 1e-3
 
 
 def make_muon(
@@ -69,9 +88,7 @@ def make_muon(
     names = {parameter: name for name, parameter in module.named_parameters()}
     inner = [parameter for parameter in matrices.parameters() if parameter.ndim == 2]
     outer = [parameter for parameter in names if all(parameter is not p for p in inner)]
-    return Optimiser(
-        {"muon": Muon(inner, momentum), "adam": Adam(outer, betas=betas, fused=True)}, names
-    )
+    return Optimiser({"muon": Muon(inner, momentum), "adam": _adam(outer, betas)}, names)
 
 
 def learning_rate_at(step: int, config: TrainingConfig) -> float:
@@ -92,7 +109,7 @@ class Muon(Optimizer):
     """
 
     def __init__(self, matrices: list[nn.Parameter], momentum: float) -> None:
-        super().__init__(matrices, {"lr": 1e-3, "momentum": momentum})
+        super().__init__(matrices, {"lr": _rate_for(matrices), "momentum": momentum})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -104,9 +121,9 @@ class Muon(Optimizer):
             momentum = self._momentum(matrices, group["momentum"])
             updates = torch.stack([whole(update) for update in momentum])
             # The root mean square of an orthogonal matrix, brought to that of a typical Adam update.
-            scale = -group["lr"] * 0.2 * max(shape) ** 0.5
-            changes = [part_of(u, m) for u, m in zip(orthogonalise(updates), matrices, strict=True)]
-            torch._foreach_add_(matrices, changes, alpha=scale)  # pyright: ignore[reportPrivateImportUsage]
+            changes = orthogonalise(updates) * (-0.2 * max(shape) ** 0.5 * group["lr"])
+            parts = [part_of(c, m) for c, m in zip(changes, matrices, strict=True)]
+            torch._foreach_add_(matrices, parts)  # pyright: ignore[reportPrivateImportUsage]
 
     def _momentum(self, matrices: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
         """Nesterov's momentum."""

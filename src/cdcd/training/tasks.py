@@ -14,7 +14,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cdcd.diffusion.objective import Draws, self_conditioned_rows, training_loss
+from cdcd.diffusion.objective import (
+    Draws,
+    ObjectiveConfig,
+    Room,
+    self_conditioned_rows,
+    training_loss,
+)
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.networks.autoregressive import AutoregressiveModel, counted, token_nll
 from cdcd.networks.language_model import LanguageModel
@@ -22,7 +28,7 @@ from cdcd.networks.precision import Autocast
 from cdcd.training.checkpoint import Tensors, with_prefix, without_prefix
 from cdcd.training.config import RunConfig
 from cdcd.training.distributed import ALONE, World
-from cdcd.training.draws import draw_for_step
+from cdcd.training.draws import draw_for_step, room_for_noisy
 from cdcd.training.optimiser import make_adam
 from cdcd.training.parallel import Alone, Engine, make_engine
 from cdcd.training.validation import Report, TokenReport, validate
@@ -74,10 +80,16 @@ class Task(Protocol):
         """The noise level of each row, where there is one: it is named where the loss breaks."""
         ...
 
-    def after_step(
+    def learn_beside(
         self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
     ) -> None:
         """Learn what is learnt beside the model, from the losses of the global batch."""
+        ...
+
+    def remember(
+        self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
+    ) -> None:
+        """Keep recent losses, for pictures."""
         ...
 
     def validate(self, tokens: Int[Tensor, "sequences length"]) -> Report:
@@ -146,22 +158,18 @@ def compile_blocks(blocks: nn.Module, mode: str, device: torch.device) -> None:
             block.forward = torch.compile(block.forward, dynamic=False)
 
 
+def is_graphed(mode: str, device: torch.device) -> bool:
+    """Whether whole steps are captured as CUDA graphs; `auto` does so on a GPU."""
+    return device.type == "cuda" and mode in ("auto", "graphs")
+
+
 def compiled(
     function: Callable[..., tuple[Tensor, Tensor]], mode: str, device: torch.device
 ) -> Callable[..., tuple[Tensor, Tensor]]:
-    """A loss function compiled as the configuration says; `graphs` also captures its CUDA graphs."""
+    """A loss function compiled as the configuration says."""
     if mode == "off" or (mode == "auto" and device.type != "cuda"):
         return function
-    if mode != "graphs":
-        return torch.compile(function, dynamic=False)
-    captured = torch.compile(function, dynamic=False, mode="reduce-overhead")
-
-    def copied(*inputs: Any) -> tuple[Tensor, Tensor]:
-        total, per_sequence = captured(*inputs)
-        # What a graph returns is overwritten by its next replay.
-        return total, per_sequence.clone()
-
-    return copied
+    return torch.compile(function, dynamic=False)
 
 
 class DiffusionTask:
@@ -183,6 +191,7 @@ class DiffusionTask:
         self.network = Autocast(model, device, dtype)
         self.warp = TimeWarp(config.warp, config.process).to(device)
         self.warp_optimiser = make_adam(self.warp, (0.9, 0.99))
+        self.warp_optimiser.set_rate(config.warp.learning_rate)
         self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=RECENT)
         mode = "off" if self.engine.is_sharded else config.training.compile
         self._losses = compiled(self._plain_losses, mode, device)
@@ -207,16 +216,15 @@ class DiffusionTask:
         return drawn.is_noisy.sum()
 
     def loss(self, tokens: Int[Tensor, "batch seq"], drawn: Draws, rows: slice) -> PartLoss:
-        part = drawn.rows(rows)
+        part, objective = drawn.rows(rows), self.config.objective
         first_row = same_rows_as(
             self.world.rank * len(tokens) + rows.start,
             len(part.t),
-            self.config.objective.self_conditioned_share,
+            objective.self_conditioned_share,
         )
-        total, per_sequence = self.engine.loss(
-            self._losses, tokens[rows], part.t, part.eps, part.is_noisy, part.is_dropped, first_row
-        )
-        return PartLoss(total, per_sequence)
+        room = room_for(objective, *part.is_noisy.shape, first_row)
+        inputs = (tokens[rows], part.t, part.eps, part.is_noisy, part.is_dropped, first_row)
+        return PartLoss(*self.engine.loss(self._losses, *inputs, *room))
 
     def _plain_losses(
         self,
@@ -226,6 +234,7 @@ class DiffusionTask:
         is_noisy: Bool[Tensor, "batch seq"],
         is_dropped: Bool[Tensor, " batch"],
         first_row: int,
+        *room: int,
     ) -> tuple[Tensor, Tensor]:
         """Tensors in, tensors out: both passes of the network and the loss in one compiled graph."""
         losses = training_loss(
@@ -236,13 +245,14 @@ class DiffusionTask:
             objective=self.config.objective,
             embedding=self.config.embedding,
             first_row=first_row,
+            room=Room(*room),
         )
         return losses.total, losses.per_sequence
 
     def noise_levels(self, drawn: Draws) -> Float[Tensor, " batch"]:
         return drawn.t
 
-    def after_step(
+    def learn_beside(
         self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
     ) -> None:
         assert t is not None
@@ -250,8 +260,13 @@ class DiffusionTask:
         # All ranks compute this from the same losses; but a GPU may add them up in another order.
         gradients = [p.grad for p in self.warp.parameters() if p.grad is not None]
         self.world.take_from_main(*gradients)
-        self.warp_optimiser.step(self.config.warp.learning_rate)
+        self.warp_optimiser.step()
         self.warp.update_average()
+
+    def remember(
+        self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
+    ) -> None:
+        assert t is not None
         self.recent.append((t, per_sequence))
 
     def validate(self, tokens: Int[Tensor, "sequences length"]) -> Report:
@@ -325,7 +340,12 @@ class AutoregressiveTask:
     def noise_levels(self, drawn: None) -> None:
         return None
 
-    def after_step(
+    def learn_beside(
+        self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
+    ) -> None:
+        return None
+
+    def remember(
         self, t: Float[Tensor, " batch"] | None, per_sequence: Float[Tensor, " batch"]
     ) -> None:
         return None
@@ -356,13 +376,26 @@ class AutoregressiveTask:
 
 
 @cache
+def room_for(
+    objective: ObjectiveConfig, batch: int, length: int, first_row: int
+) -> tuple[int, int]:
+    """How many positions can be noisy: of a part of a batch, and of its self-conditioned rows."""
+    rows = range(first_row, first_row + batch)
+    chosen = self_conditioned_rows(batch, objective.self_conditioned_share, first_row)
+    again = {first_row + row for row in chosen}
+    return room_for_noisy(rows, length, objective), room_for_noisy(again, length, objective)
+
+
+@cache
 def same_rows_as(first_row: int, batch: int, share: float) -> int:
     """The first part of a batch, by its first row, whose self-conditioned rows are those of this part.
 
-    A loss is compiled anew for every first row; most parts of a batch, and ranks, have the same rows.
+    A loss is compiled anew for every first row; most parts of a batch, and ranks, have the same rows,
+    and the same partners among them.
     """
     wanted = self_conditioned_rows(batch, share, first_row)
-    return next(r for r in range(first_row + 1) if self_conditioned_rows(batch, share, r) == wanted)
+    like = range(first_row % 4, first_row + 1, 4)
+    return next(r for r in like if self_conditioned_rows(batch, share, r) == wanted)
 
 
 def listed(tensors: Tensors, name: str, device: torch.device) -> list[Tensor]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from cdcd.data.shards import Sequences, Shuffled
 from cdcd.networks.precision import choose_dtype
+from cdcd.training.captured import CapturedStep
 from cdcd.training.checkpoint import (
     SHARDS,
     Checkpoint,
@@ -31,7 +32,7 @@ from cdcd.training.distributed import ALONE, World, is_lost_contact
 from cdcd.training.logging import Display, MetricsLog, NoLog
 from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_adam, make_muon
 from cdcd.training.parallel import check_shares, part_of, whole
-from cdcd.training.tasks import listed, make_task
+from cdcd.training.tasks import is_graphed, listed, make_task
 from cdcd.training.watching import Best, Health, Meter, Signals, Stopped
 
 AGREE_EVERY = 5
@@ -85,6 +86,8 @@ class Trainer:
         self.average = (
             MovingAverage(self.model, training.average_decay) if training.average_decay else None
         )
+        is_captured = is_graphed(training.compile, self.device) and world.size == 1
+        self.learn = CapturedStep(self._learn) if is_captured else self._learn
         self.step = 0
         self.meter = Meter(train.length * training.batch_size)
         self._restore(
@@ -186,15 +189,31 @@ class Trainer:
         tokens = self.data.batch(self.step, rank=self.world.rank, world_size=self.world.size)
         tokens = tokens.to(self.device, non_blocking=True)
         drawn = self.task.draw(tokens, self.step)
-        mean, per_sequence = self._backward(tokens, drawn)
-        self._update_model()
+        self.optimiser.set_rate(learning_rate_at(self.step, self.config.training))
+        mean, per_sequence = self.learn(tokens, drawn)
+        if self.average is not None:
+            self.average.update(self.step)
         t = self.task.noise_levels(drawn)
         t = None if t is None else self.world.gather(t)
-        per_sequence = self.world.gather(per_sequence)
-        self.task.after_step(t, per_sequence)
+        self.task.remember(t, per_sequence)
         self.health.update(self.step, per_sequence, t)
         self.step += 1
         return mean
+
+    def _learn(self, tokens: Tensor, drawn: Any) -> tuple[Tensor, Tensor]:
+        """Update the model and what is learnt beside it: the loss, and those of all sequences.
+
+        Nothing here may depend on the step or read a value back: on a GPU it is recorded once.
+        """
+        mean, per_sequence = self._backward(tokens, drawn)
+        if clip_norm := self.config.training.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), clip_norm)
+        self.optimiser.step()
+        t = self.task.noise_levels(drawn)
+        t = None if t is None else self.world.gather(t)
+        per_sequence = self.world.gather(per_sequence)
+        self.task.learn_beside(t, per_sequence)
+        return mean, per_sequence
 
     def _backward(self, tokens: Tensor, drawn: Any) -> tuple[Tensor, Tensor]:
         """Accumulate gradients of the mean over all predicted tokens of the batch, part by part.
@@ -213,14 +232,6 @@ class Trainer:
             means.append(mean.detach())
             per_sequence.append(losses.per_sequence)
         return self.world.sum(torch.stack(means).sum()), torch.cat(per_sequence)
-
-    def _update_model(self) -> None:
-        training = self.config.training
-        if training.clip_norm:
-            nn.utils.clip_grad_norm_(self.model.parameters(), training.clip_norm)
-        self.optimiser.step(learning_rate_at(self.step, training))
-        if self.average is not None:
-            self.average.update(self.step)
 
     # The loop
 

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cdcd.diffusion.estimator import Network
-from cdcd.diffusion.objective import Draws, training_loss
+from cdcd.diffusion.objective import Draws, Room, training_loss
 from cdcd.diffusion.warping import NoiseSchedule, from_unit
 from cdcd.seeding import generator_for
 from cdcd.training.config import RunConfig
@@ -100,12 +100,17 @@ def _at_level(
         is_dropped=torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device),
     )
     losses = training_loss(
-        network, table, tokens, draws, objective=config.objective, embedding=config.embedding
+        network,
+        table,
+        tokens,
+        draws,
+        objective=config.objective,
+        embedding=config.embedding,
+        room=Room(int(is_noisy.sum()), None),
     )
-    log_probs = torch.log_softmax(losses.logits, dim=-1)
-    noisy = is_noisy.float()
-    right = (losses.logits.argmax(-1) == tokens).float()
+    log_probs = torch.log_softmax(losses.logits.to(table.dtype), dim=-1)
+    targets = losses.selection.take(tokens)
+    right = (losses.logits.argmax(-1) == targets).float()
     entropy = -(log_probs.exp() * log_probs).sum(-1)
-    picked = -log_probs.gather(-1, tokens[..., None])[..., 0]
-    mean = [float((values * noisy).sum() / noisy.sum()) for values in (picked, right, entropy)]
-    return LevelReport(t, *mean)
+    picked = -log_probs.gather(-1, targets[..., None])[..., 0]
+    return LevelReport(t, *(float(values.mean()) for values in (picked, right, entropy)))

@@ -12,33 +12,22 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-LONGEST = 128
-"""Longest sequence that this is faster for: it holds all attention weights."""
 
-
-def is_short(projected: Float[Tensor, "batch seq three_widths"]) -> bool:
-    """Whether `mix_short` is the way to go; a compiler does better with operations that it knows."""
-    return (
-        projected.device.type == "cpu"
-        and projected.dtype in (torch.float32, torch.float64)
-        and projected.shape[1] <= LONGEST
-        and not torch.compiler.is_compiling()
-    )
-
-
-def mix_short(
+def mix_heads(
     projected: Float[Tensor, "batch seq three_widths"],
-    rotation: Complex[Tensor, "seq half_dim"],
-    num_heads: int,
+    cos: Float[Tensor, "seq half_dim"],
+    sin: Float[Tensor, "seq half_dim"],
 ) -> Float[Tensor, "batch seq width"]:
-    """Attention of every position to every other; the projections are of queries, keys and values."""
-    scale = (2 * rotation.shape[-1]) ** -0.5
+    """Attention of every position to every other, from projected queries, keys and values."""
+    rotation = torch.complex(cos.to(projected.dtype), sin.to(projected.dtype))
+    dim = 2 * rotation.shape[-1]
     # Queries are scaled while they are rotated.
-    rotations = torch.stack([scale * rotation, rotation])[:, None, None]
-    return _MixShort.apply(projected, rotations, num_heads)  # pyright: ignore[reportReturnType]
+    rotations = torch.stack([dim**-0.5 * rotation, rotation])[:, None, None]
+    num_heads = projected.shape[-1] // (3 * dim)
+    return _MixHeads.apply(projected, rotations, num_heads)  # pyright: ignore[reportReturnType]
 
 
-class _MixShort(torch.autograd.Function):
+class _MixHeads(torch.autograd.Function):
     """softmax(q·k)·v with rotated q and k, and its gradient."""
 
     @staticmethod

@@ -1,6 +1,6 @@
 """What a run takes on many GPUs: memory, communication, floating-point operations and days.
 
-    python -m cdcd.training.memory --preset large
+    python -m cdcd.benchmarks.memory --preset large
 
 Parameters are counted on a model on the meta device, which needs no memory. The rest is arithmetic,
 written out below, and an estimate: it says which strategy fits, not to the gigabyte what is used.
@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from cdcd.benchmarks.flops import step_flops
 from cdcd.training.config import PRESETS, RunConfig, preset
 from cdcd.training.tasks import build_model
 
@@ -100,8 +101,8 @@ def memory(config: RunConfig, strategy: Literal["ddp", "fsdp"], ranks: int) -> M
         moments=moments * kept,
         average=kept if training.average_decay else 0.0,
         activations=tokens * activation_bytes(config),
-        # bfloat16 logits, their float32 copy, and its gradient.
-        logits=tokens * config.data.vocab_size * (HALF + 2 * FLOAT),
+        # In bfloat16, of the noisy half of the positions, and their gradient.
+        logits=tokens / 2 * config.data.vocab_size * 2 * HALF,
     )
 
 
@@ -135,20 +136,9 @@ def communication(config: RunConfig, strategy: Literal["ddp", "fsdp"], ranks: in
 
 
 def flops_per_token(config: RunConfig) -> float:
-    """Operations for a token of training.
-
-    2 for each weight in a matrix product and 4·length·width for attention in each block, forward;
-    twice that backward; and the share of the batch that is self-conditioned goes forward once more.
-    Multiplying probabilities by the embedding table is part of the extra pass.
-    """
-    counted, network = count_parameters(config), config.network
-    forward = 2 * (counted.blocks + counted.other)
-    forward += 4 * config.data.length * network.width * network.num_blocks
-    extra = 0.0
-    if config.model == "diffusion" and config.objective.self_conditioning:
-        interpolation = 2 * config.data.vocab_size * config.embedding.dim
-        extra = config.objective.self_conditioned_share * (forward + interpolation)
-    return 3 * forward + extra
+    """Operations for a token of training."""
+    tokens = config.training.batch_size * config.data.length
+    return step_flops(config, config.data.vocab_size)["total"] / tokens
 
 
 def days(config: RunConfig, gpus: int, efficiency: float) -> float:

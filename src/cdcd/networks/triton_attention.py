@@ -1,0 +1,169 @@
+"""Attention of short sequences on a GPU: RoPE, scores, softmax and the weighted sum in one kernel.
+
+Attention kernels are built for long sequences: they work through the keys tile by tile. Up to a
+hundred positions or so, a head's queries, keys and values fit into one tile, and what costs is moving
+them to and from memory. So one program takes one head of one sequence, reads the projections as the
+linear layer left them, and writes what the next layer reads. The backward pass computes the attention
+weights again, which is cheaper than reading them.
+"""
+
+# pyright: reportMissingImports=false
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+WARPS = 4
+
+
+@triton.jit
+def _load_halves(place, step, is_inside):
+    """A tile of rows, as the two halves of each that RoPE rotates into each other."""
+    first = tl.load(place, mask=is_inside, other=0.0)
+    second = tl.load(place + step, mask=is_inside, other=0.0)
+    return first.to(tl.float32), second.to(tl.float32)
+
+
+@triton.jit
+def _rotate(first, second, cos, sin):
+    return first * cos - second * sin, first * sin + second * cos
+
+
+@triton.jit
+def _weights(q1, q2, k1, k2, is_key, scale):
+    """softmax(q·k), row by row."""
+    scores = (tl.dot(q1, tl.trans(k1)) + tl.dot(q2, tl.trans(k2))) * scale
+    scores = tl.where(is_key[None, :], scores, float("-inf"))
+    weights = tl.exp(scores - tl.max(scores, axis=1)[:, None])
+    return weights / tl.sum(weights, axis=1)[:, None]
+
+
+@triton.jit
+def _forward_kernel(
+    projected, cos_table, sin_table, mixed, length, scale,
+    num_heads: tl.constexpr, half_dim: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    rows, half, dim = tl.arange(0, block), tl.arange(0, half_dim), tl.arange(0, 2 * half_dim)
+    is_row = rows < length
+    is_inside = is_row[:, None]
+    width = num_heads * 2 * half_dim
+    row_starts = (sequence * length + rows) * 3 * width + head * 2 * half_dim
+    q_place = projected + row_starts[:, None] + half[None, :]
+    table_places = rows[:, None] * half_dim + half[None, :]
+    cos = tl.load(cos_table + table_places, mask=is_inside, other=0.0)
+    sin = tl.load(sin_table + table_places, mask=is_inside, other=0.0)
+    kind = projected.dtype.element_ty
+    q1, q2 = _load_halves(q_place, half_dim, is_inside)
+    q1, q2 = _rotate(q1, q2, cos, sin)
+    k1, k2 = _load_halves(q_place + width, half_dim, is_inside)
+    k1, k2 = _rotate(k1, k2, cos, sin)
+    q1, q2, k1, k2 = q1.to(kind), q2.to(kind), k1.to(kind), k2.to(kind)
+    weights = _weights(q1, q2, k1, k2, is_row, scale)
+    v_place = projected + row_starts[:, None] + 2 * width + dim[None, :]
+    v = tl.load(v_place, mask=is_inside, other=0.0)
+    found = tl.dot(weights.to(kind), v)
+    mixed_starts = (sequence * length + rows) * width + head * 2 * half_dim
+    tl.store(mixed + mixed_starts[:, None] + dim[None, :], found.to(kind), mask=is_inside)
+
+
+@triton.jit
+def _backward_kernel(
+    projected, cos_table, sin_table, grad_mixed, grad_projected, length, scale,
+    num_heads: tl.constexpr, half_dim: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    rows, half, dim = tl.arange(0, block), tl.arange(0, half_dim), tl.arange(0, 2 * half_dim)
+    is_row = rows < length
+    is_inside = is_row[:, None]
+    width = num_heads * 2 * half_dim
+    row_starts = (sequence * length + rows) * 3 * width + head * 2 * half_dim
+    half_places = row_starts[:, None] + half[None, :]
+    whole_places = row_starts[:, None] + dim[None, :]
+    table_places = rows[:, None] * half_dim + half[None, :]
+    cos = tl.load(cos_table + table_places, mask=is_inside, other=0.0)
+    sin = tl.load(sin_table + table_places, mask=is_inside, other=0.0)
+    kind = projected.dtype.element_ty
+    q1, q2 = _load_halves(projected + half_places, half_dim, is_inside)
+    q1, q2 = _rotate(q1, q2, cos, sin)
+    k1, k2 = _load_halves(projected + half_places + width, half_dim, is_inside)
+    k1, k2 = _rotate(k1, k2, cos, sin)
+    q1, q2, k1, k2 = q1.to(kind), q2.to(kind), k1.to(kind), k2.to(kind)
+    weights = _weights(q1, q2, k1, k2, is_row, scale)
+    v = tl.load(projected + whole_places + 2 * width, mask=is_inside, other=0.0)
+    mixed_starts = (sequence * length + rows) * width + head * 2 * half_dim
+    grad = tl.load(grad_mixed + mixed_starts[:, None] + dim[None, :], mask=is_inside, other=0.0)
+    grad_v = tl.dot(tl.trans(weights.to(kind)), grad)
+    tl.store(grad_projected + whole_places + 2 * width, grad_v.to(kind), mask=is_inside)
+    grad_weights = tl.dot(grad, tl.trans(v))
+    inner = tl.sum(weights * grad_weights, axis=1)
+    grad_scores = (weights * (grad_weights - inner[:, None]) * scale).to(kind)
+    # A rotation's gradient is the rotation back.
+    g1, g2 = _rotate(tl.dot(grad_scores, k1), tl.dot(grad_scores, k2), cos, -sin)
+    q_place = grad_projected + half_places
+    tl.store(q_place, g1.to(kind), mask=is_inside)
+    tl.store(q_place + half_dim, g2.to(kind), mask=is_inside)
+    back = tl.trans(grad_scores)
+    g1, g2 = _rotate(tl.dot(back, q1), tl.dot(back, q2), cos, -sin)
+    k_place = q_place + width
+    tl.store(k_place, g1.to(kind), mask=is_inside)
+    tl.store(k_place + half_dim, g2.to(kind), mask=is_inside)
+
+
+def _launch(kernel: Any, projected: Tensor, cos: Tensor, sin: Tensor, *rest: Tensor) -> None:
+    batch, length, three_widths = projected.shape
+    half = cos.shape[1]
+    heads = three_widths // (6 * half)
+    block = max(16, triton.next_power_of_2(length))
+    scale = (2 * half) ** -0.5
+    kernel[(batch, heads)](
+        projected, cos, sin, *rest, length, scale,
+        num_heads=heads, half_dim=half, block=block, num_warps=WARPS,
+    )  # fmt: skip
+
+
+@torch.library.custom_op("cdcd::mix_heads", mutates_args=())
+def mix_heads(projected: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Mixed values (batch, seq, width) from the projections (batch, seq, 3 × width).
+
+    `cos` and `sin` are float32 tables (seq, half a head's units); the number of heads follows.
+    """
+    projected = projected.contiguous()
+    batch, length, three_widths = projected.shape
+    mixed = projected.new_empty(batch, length, three_widths // 3)
+    _launch(_forward_kernel, projected, cos.contiguous(), sin.contiguous(), mixed)
+    return mixed
+
+
+@mix_heads.register_fake
+def _(projected: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return projected.new_empty(*projected.shape[:2], projected.shape[2] // 3)
+
+
+@torch.library.custom_op("cdcd::mix_heads_backward", mutates_args=())
+def mix_heads_backward(projected: Tensor, cos: Tensor, sin: Tensor, grad: Tensor) -> Tensor:
+    """The gradient of `mix_heads` with respect to the projections."""
+    projected = projected.contiguous()
+    found = torch.empty_like(projected)
+    tables = cos.contiguous(), sin.contiguous()
+    _launch(_backward_kernel, projected, *tables, grad.contiguous(), found)
+    return found
+
+
+@mix_heads_backward.register_fake
+def _(projected: Tensor, cos: Tensor, sin: Tensor, grad: Tensor) -> Tensor:
+    return torch.empty_like(projected)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    return mix_heads_backward(*ctx.saved_tensors, grad), None, None
+
+
+mix_heads.register_autograd(_backward, setup_context=_save)
