@@ -12,6 +12,7 @@ from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.estimator import NetworkEstimator
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.selection import select_noisy
+from cdcd.networks import cpu_attention
 from cdcd.networks.blocks import Attention, ConditionalLayerNorm, RotaryEmbedding, TimeEmbedding
 from cdcd.networks.language_model import Head, LanguageModel, NetworkConfig
 from cdcd.seeding import generator_for
@@ -103,6 +104,42 @@ def test_attention_equals_a_naive_one():
         mixed[:, i] = sum(weights[j][..., None] * v[:, j] for j in range(LENGTH))  # pyright: ignore[reportArgumentType]
     expected = attention.out(mixed.flatten(2))
     torch.testing.assert_close(attention(h, rotary), expected, rtol=1e-4, atol=1e-5)
+
+
+def attention_in_double() -> tuple[Attention, RotaryEmbedding, Tensor]:
+    """Attention in double precision, and an input that wants its gradient."""
+    attention, rotary = Attention(24, 3).double(), RotaryEmbedding(8, 2 * LENGTH).double()
+    return attention, rotary, normal(BATCH, LENGTH, 24).double().requires_grad_()
+
+
+def value_and_gradients(attention: Attention, rotary: RotaryEmbedding, h: Tensor) -> list[Tensor]:
+    mixed = attention(h, rotary)
+    loss = (mixed * normal(*mixed.shape)).sum()
+    return [mixed, *torch.autograd.grad(loss, [h, *attention.parameters()])]
+
+
+def test_attention_of_short_sequences_equals_that_of_long_ones(monkeypatch):
+    attention, rotary, h = attention_in_double()
+    short = value_and_gradients(attention, rotary, h)
+    monkeypatch.setattr("cdcd.networks.blocks.LONGEST_TILE", LENGTH - 1)
+    long = value_and_gradients(attention, rotary, h)
+    torch.testing.assert_close(short, long, rtol=1e-12, atol=1e-12)
+
+
+def test_gradient_of_attention_of_short_sequences():
+    projected = normal(2, LENGTH, 3 * 16).double().requires_grad_()
+    rotary = RotaryEmbedding(8, LENGTH)
+    assert torch.autograd.gradcheck(
+        lambda p: cpu_attention.mix_heads(p, rotary.cos, rotary.sin), projected
+    )
+
+
+def test_a_compiler_sees_attention_of_plain_operations(monkeypatch):
+    attention, rotary, h = attention_in_double()
+    expected = attention(h, rotary)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.delattr(cpu_attention, "mix_heads")
+    torch.testing.assert_close(attention(h, rotary), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_every_position_sees_every_other():

@@ -48,7 +48,7 @@ def select_noisy(is_noisy: Bool[Tensor, "batch seq"], most: int | None = None) -
 
 def _spread(values: Tensor, ranks: Tensor) -> Tensor:
     is_selected = ranks < len(values)
-    found = values[ranks.clamp(max=len(values) - 1)]
+    found = values.index_select(0, ranks.clamp(max=len(values) - 1))
     return torch.where(is_selected.view(-1, *[1] * (values.ndim - 1)), found, 0)
 
 
@@ -56,7 +56,7 @@ class _Take(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, positions: Tensor, ranks: Tensor) -> Tensor:
         ctx.save_for_backward(ranks)
-        return values[positions]
+        return values.index_select(0, positions)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
@@ -68,7 +68,7 @@ class _TakeRows(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, positions: Tensor, ranks: Tensor, length: int) -> Tensor:
         ctx.save_for_backward(ranks)
         ctx.length = length
-        return values[positions // length]
+        return values.index_select(0, positions // length)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
@@ -85,4 +85,4 @@ class _Put(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (positions,) = ctx.saved_tensors
-        return grads[0][positions], None, None
+        return grads[0].index_select(0, positions), None, None

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cdcd.diffusion.selection import Selection
+from cdcd.networks import cpu_attention
 
 try:
     from cdcd.networks.triton_attention import mix_heads
@@ -114,10 +115,6 @@ def attend(
     is_seen: Bool[Tensor, "queries keys"] | None = None,
 ) -> Float[Tensor, "batch heads queries dim"]:
     """Attention to every key, to those not after the query (`causal`), or to those that are seen."""
-    # Without a mask, short sequences on a CPU are faster as plain matrix products.
-    if not causal and is_seen is None and q.device.type == "cpu" and q.shape[2] <= 128:
-        scores = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)
-        return torch.softmax(scores, dim=-1) @ v
     return F.scaled_dot_product_attention(q, k, v, attn_mask=is_seen, is_causal=causal)
 
 
@@ -159,6 +156,16 @@ def _fits_one_tile(
     )
 
 
+def _fits_cpu(projected: Float[Tensor, "batch seq three_widths"]) -> bool:
+    return (
+        projected.is_cpu
+        and projected.dtype in (torch.float32, torch.float64)
+        and projected.shape[1] <= LONGEST_TILE
+        # A compiler does better with operations that it knows.
+        and not torch.compiler.is_compiling()
+    )
+
+
 class Attention(nn.Module):
     """Multi-head self-attention: every position sees every other, or, causal, those before it."""
 
@@ -178,9 +185,11 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "*positions width"]:
         """Attend within `h`; with a cache, `h` is read at `positions`, after what the cache holds."""
         projected = self.qkv(h)
+        cos, sin = rotary.cos[: h.shape[1]], rotary.sin[: h.shape[1]]
         if not self.causal and mix_heads is not None and _fits_one_tile(projected, rotary):
-            length = h.shape[1]
-            mixed = mix_heads(projected, rotary.cos[:length], rotary.sin[:length])
+            mixed = mix_heads(projected, cos, sin)
+        elif not self.causal and _fits_cpu(projected):
+            mixed = cpu_attention.mix_heads(projected, cos, sin)
         else:
             mixed = self._mix(projected, rotary, positions, cache)
         return self.out(mixed if selection is None else selection.take(mixed))

@@ -6,6 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+LARGEST_LEARNT = 2**25 - 2**16
+"""Bytes of the largest block, nearly, that glibc learns from."""
+
 
 def choose_device(name: str) -> torch.device:
     """`auto` is the GPU where there is one."""
@@ -30,6 +33,16 @@ def with_bfloat16_weights(model: nn.Module) -> nn.Module:
         if isinstance(module, nn.Linear):
             module.to(torch.bfloat16)
     return copied
+
+
+def keep_freed_memory() -> None:
+    """Keep the memory that tensors on a CPU free, instead of getting it from the kernel anew.
+
+    glibc at first returns every large block, and the end of its heap; from each block that it has
+    returned it learns to keep those up to that size, and twice as much at the end. So one of the
+    largest size that it learns from is returned here. Other libraries are left as they are.
+    """
+    torch.empty(LARGEST_LEARNT, dtype=torch.uint8)
 
 
 class Autocast:

@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from cdcd.data.shards import Sequences, Shuffled
-from cdcd.networks.precision import choose_dtype
+from cdcd.networks.precision import choose_dtype, keep_freed_memory
 from cdcd.training.captured import CapturedStep
 from cdcd.training.checkpoint import (
     SHARDS,
@@ -70,6 +70,8 @@ class Trainer:
         check_shares(training.batch_size, training.accumulate, world)
         self.device = world.device(training.device)
         dtype = choose_dtype(training.dtype, self.device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.data = Shuffled(train, training.batch_size, training.seed)
         held_out = torch.arange(min(len(valid), training.valid_sequences))
         self.valid = valid.rows(held_out).to(self.device)
