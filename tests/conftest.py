@@ -20,6 +20,7 @@ with install_import_hook(CHECKED, "typecheck.check"):
     import cdcd.demo
     import cdcd.display
     import cdcd.evaluation.evaluate
+    import cdcd.evaluation.mbr
     import cdcd.evaluation.oracle
     import cdcd.generation
     import cdcd.training.run  # noqa: F401
