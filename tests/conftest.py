@@ -22,5 +22,7 @@ with install_import_hook(CHECKED, "typecheck.check"):
     import cdcd.evaluation.evaluate
     import cdcd.evaluation.mbr
     import cdcd.evaluation.oracle
+    import cdcd.evaluation.translation_plots
+    import cdcd.evaluation.translation_report
     import cdcd.generation
     import cdcd.training.run  # noqa: F401
