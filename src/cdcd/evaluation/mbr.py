@@ -8,8 +8,8 @@ which estimates the translation of highest expected utility under the model. The
 of one hypothesis with another as its pseudo-reference. Hypotheses are compared with each other and
 never with the reference translation: no function in this module can be given one.
 
-A hypothesis is compared with itself too. That adds the same to all and changes no choice, and n equal
-hypotheses are the same as one that weighs n.
+A hypothesis is compared with itself too. That adds the same to all that are not empty, so it changes
+no choice among them, and n equal hypotheses are the same as one that weighs n.
 """
 
 import multiprocessing
