@@ -83,9 +83,9 @@ MUTANTS = [
     Mutant("hypotheses as references of each other swapped", "evaluation/ngrams.py", "totals[:, None], totals[None])", "totals[None], totals[:, None])", "test_mbr.py", "known_values"),
     Mutant("duplicates not weighted", "evaluation/mbr.py", "weights = np.bincount(places) / len(places)", "weights = (np.bincount(places) > 0) / len(places)", "test_mbr.py", "weights or majority"),
     Mutant("ties by rounding", "evaluation/mbr.py", "utilities.max() - TIE", "utilities.max()", "test_mbr.py", "ties"),
-    Mutant("difference of a system with itself", "evaluation/translation.py", "return corpus_bleu(second) - corpus_bleu(first)", "return corpus_bleu(second) - corpus_bleu(second)", "test_translation.py", "paired"),
-    Mutant("languages swapped", "evaluation/words.py", "source, target = counts", "target, source = counts", "test_translation.py", "told_apart"),
-    Mutant("missing words counted once", "evaluation/translation.py", "(Counter(wanted) - Counter(found)).total()", "len(set(wanted) - set(found))", "test_translation.py", "its_number"),
+    Mutant("difference of a system with itself", "evaluation/translation.py", "return corpus_bleu(second) - corpus_bleu(first)", "return corpus_bleu(second) - corpus_bleu(second)", "test_translation_scores.py", "paired"),
+    Mutant("languages swapped", "evaluation/words.py", "source, target = counts", "target, source = counts", "test_translation_scores.py", "told_apart"),
+    Mutant("missing words counted once", "evaluation/translation.py", "(Counter(wanted) - Counter(found)).total()", "len(set(wanted) - set(found))", "test_translation_scores.py", "its_number"),
 ]  # fmt: skip
 
 
