@@ -20,6 +20,9 @@ with install_import_hook(CHECKED, "typecheck.check"):
     import cdcd.demo
     import cdcd.display
     import cdcd.evaluation.evaluate
+    import cdcd.evaluation.mbr
     import cdcd.evaluation.oracle
+    import cdcd.evaluation.translation_plots
+    import cdcd.evaluation.translation_report
     import cdcd.generation
     import cdcd.training.run  # noqa: F401

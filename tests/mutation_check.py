@@ -87,6 +87,15 @@ MUTANTS = [
     Mutant("prompt of the first batch", "networks/capture.py", "place.copy_(tensor)", "pass", "test_capture.py", "plain_calls_give"),
     Mutant("state of the last batch", "networks/capture.py", "self.state.zero_() if state is None else self.state.copy_(state)", "self.state if state is None else self.state.copy_(state)", "test_capture.py", "plain_calls_give"),
     Mutant("early stopping keeps the last", "training/trainer.py", "self.world.on_main(lambda: self.run.set_aside_after(best_step))", "pass", "test_tasks.py", "best_is_what_loads"),
+    Mutant("matches not clipped", "evaluation/ngrams.py", "ngrams * (times.max(initial=0) + 1) + times", "ngrams * (times.max(initial=0) + 1)", "test_mbr.py", "that_of_sacrebleu"),
+    Mutant("no brevity penalty", "evaluation/ngrams.py", "100 * brevity * product", "100 * product", "test_mbr.py", "known_values"),
+    Mutant("n-grams across hypotheses", "evaluation/ngrams.py", "is_whole = first == last", "is_whole = first == first", "test_mbr.py", "that_of_sacrebleu"),
+    Mutant("hypotheses as references of each other swapped", "evaluation/ngrams.py", "totals[:, None], totals[None])", "totals[None], totals[:, None])", "test_mbr.py", "known_values"),
+    Mutant("duplicates not weighted", "evaluation/mbr.py", "weights = np.bincount(places) / len(places)", "weights = (np.bincount(places) > 0) / len(places)", "test_mbr.py", "weights or majority"),
+    Mutant("ties by rounding", "evaluation/mbr.py", "utilities.max() - TIE", "utilities.max()", "test_mbr.py", "ties"),
+    Mutant("difference of a system with itself", "evaluation/translation.py", "return corpus_bleu(second) - corpus_bleu(first)", "return corpus_bleu(second) - corpus_bleu(second)", "test_translation_scores.py", "paired"),
+    Mutant("languages swapped", "evaluation/words.py", "source, target = counts", "target, source = counts", "test_translation_scores.py", "told_apart"),
+    Mutant("missing words counted once", "evaluation/translation.py", "(Counter(wanted) - Counter(found)).total()", "len(set(wanted) - set(found))", "test_translation_scores.py", "its_number"),
 ]  # fmt: skip
 
 
