@@ -22,4 +22,5 @@ with install_import_hook(CHECKED, "typecheck.check"):
     import cdcd.evaluation.evaluate
     import cdcd.evaluation.oracle
     import cdcd.generation
+    import cdcd.networks.translation
     import cdcd.training.run  # noqa: F401
