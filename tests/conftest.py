@@ -22,5 +22,6 @@ with install_import_hook(CHECKED, "typecheck.check"):
     import cdcd.evaluation.evaluate
     import cdcd.evaluation.oracle
     import cdcd.generation
+    import cdcd.networks.beam
     import cdcd.networks.translation
     import cdcd.training.run  # noqa: F401
