@@ -77,6 +77,13 @@ MUTANTS = [
     Mutant("prompt of the first batch", "networks/capture.py", "place.copy_(tensor)", "pass", "test_capture.py", "plain_calls_give"),
     Mutant("state of the last batch", "networks/capture.py", "self.state.zero_() if state is None else self.state.copy_(state)", "self.state if state is None else self.state.copy_(state)", "test_capture.py", "plain_calls_give"),
     Mutant("early stopping keeps the last", "training/trainer.py", "self.world.on_main(lambda: self.run.set_aside_after(best_step))", "pass", "test_tasks.py", "best_is_what_loads"),
+    Mutant("padding of the source attended to", "networks/seq2seq.py", "is_seen=memory.is_real[:, None, None])", "is_seen=None)", "test_translation.py", "padding_of_the_source"),
+    Mutant("a translator that looks ahead", "networks/translator.py", "DecoderBlock(network, None, causal=True)", "DecoderBlock(network, None)", "test_translation.py", "do_not_see"),
+    Mutant("dropped sources keep their length", "networks/translation.py", "lengths = lengths.masked_fill(is_dropped, 0)", "pass", "test_translation.py", "dropped_row"),
+    Mutant("the first pass reads other sources", "networks/translation.py", "self.source.take(self.rows)", "self.source.take(self.rows - 1)", "test_translation.py", "some_rows"),
+    Mutant("beams keep another's cache", "networks/beam.py", "cache.reorder(rows.flatten())", "pass", "test_beam.py", "naive_one"),
+    Mutant("penalty without the EOS", "networks/beam.py", "has_ended=True) / config.penalty(i + 1)", "has_ended=True) / config.penalty(i)", "test_beam.py", "wide_beam"),
+    Mutant("a search that ends too early", "networks/beam.py", "torch.maximum(log_prob / first, log_prob / last)", "torch.minimum(log_prob / first, log_prob / last)", "test_beam.py", "wide_beam"),
 ]  # fmt: skip
 
 

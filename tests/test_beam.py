@@ -11,27 +11,76 @@ from torch import Tensor
 
 from cdcd.data.tokenizer import EOS, PAD
 from cdcd.networks.beam import BeamConfig, Hypotheses, beam_search
+from cdcd.networks.blocks import KeyValueCache
 from cdcd.networks.decoding import DecodingConfig, decode_targets
-from cdcd.networks.seq2seq import Seq2SeqConfig
+from cdcd.networks.seq2seq import Memory, Seq2SeqConfig
 from cdcd.networks.translator import AutoregressiveTranslator
 from cdcd.seeding import generator_for
 
-BATCH, SOURCE, LENGTH, VOCAB = 3, 4, 4, 5
+BATCH, SOURCE, LENGTH, VOCAB = 3, 4, 6, 5
 SMALL = Seq2SeqConfig(
     num_encoder_blocks=1, num_decoder_blocks=2, width=16, hidden=24, num_heads=2, dropout=0.3
 )
-EXHAUSTIVE = VOCAB**LENGTH
-SEEDS = pytest.mark.parametrize("seed", range(4))
-ALPHAS = pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.6, 2.0])
+WORDS = [token for token in range(VOCAB) if token not in (PAD, EOS)]
+EXHAUSTIVE = len(WORDS) ** LENGTH
+"""A beam that has room for every sequence."""
+NUM_TRANSFORMERS = 2
+SEEDS = pytest.mark.parametrize("seed", range(5))
+ALPHAS = pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.6, 3.0])
+
+
+@cache
+def random_logits(seed: int, source: tuple[int, ...], beginning: tuple[int, ...]) -> Tensor:
+    generator = generator_for(seed, *source, "then", *beginning)
+    logits = 2 * torch.randn(VOCAB, generator=generator, dtype=torch.float64)
+    logits[EOS] -= 1.0
+    return logits
+
+
+class RandomLanguage(AutoregressiveTranslator):
+    """A translator whose every beginning has logits of its own; its caches hold what it has read.
+
+    A network's logits depend mostly on the last token: it would forgive a search that mixes up the rest.
+    """
+
+    seed = 0
+
+    def encode(self, source: Tensor) -> Memory:
+        keys = source[None, :, None, :, None].double()
+        return Memory(keys, keys, source >= 0)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        return torch.stack(
+            [
+                torch.stack([random_logits(self.seed, (*s,), (*t[:i],)) for i in range(len(t))])
+                for s, t in zip(source.tolist(), target.tolist(), strict=True)
+            ]
+        )
+
+    def next_logits(
+        self, inputs: Tensor, positions: Tensor, memory: Memory, caches: list[KeyValueCache]
+    ) -> Tensor:
+        place = int(positions)
+        caches[0].keys[:, 0, place, 0] = inputs[:, 0].double()
+        read = caches[0].keys[:, 0, 1 : place + 1, 0].long().tolist()
+        sources = memory.keys[0, :, 0, :, 0].long().tolist()
+        copies = len(read) // len(sources)
+        return torch.stack(
+            [
+                random_logits(self.seed, (*sources[row // copies],), (*each,))
+                for row, each in enumerate(read)
+            ]
+        )
 
 
 @cache
 def network(seed: int) -> AutoregressiveTranslator:
-    """A model in double precision whose logits are far from equal."""
+    """In double precision: a Transformer whose logits are far from equal, then random languages."""
     torch.manual_seed(seed)
-    model = AutoregressiveTranslator(
-        SMALL, vocab_size=VOCAB, source_length=SOURCE, length=LENGTH
-    ).double()
+    kind = AutoregressiveTranslator if seed < NUM_TRANSFORMERS else RandomLanguage
+    model = kind(SMALL, vocab_size=VOCAB, source_length=SOURCE, length=LENGTH).double()
+    if isinstance(model, RandomLanguage):
+        model.seed = seed
     generator = generator_for(seed, "weights")
     with torch.no_grad():
         for parameter in model.parameters():
@@ -46,11 +95,10 @@ def sources(seed: int = 0) -> Tensor:
 
 def all_targets() -> Tensor:
     """Every sequence that ends within the length, padded."""
-    words = [token for token in range(VOCAB) if token not in (PAD, EOS)]
     rows = [
         [*inner, EOS, *[PAD] * (LENGTH - count - 1)]
         for count in range(LENGTH)
-        for inner in itertools.product(words, repeat=count)
+        for inner in itertools.product(WORDS, repeat=count)
     ]
     return torch.tensor(rows)
 
@@ -82,15 +130,15 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(seed, alpha):
 def test_the_best_differ_in_length_and_by_penalty():
     """Power: the models above are no easy ones."""
     best = {
-        alpha: torch.cat([search(seed, EXHAUSTIVE, alpha).best() for seed in range(4)])
-        for alpha in (0.0, 2.0)
+        alpha: torch.cat([search(seed, EXHAUSTIVE, alpha).best() for seed in range(5)])
+        for alpha in (0.0, 3.0)
     }
     lengths = {alpha: (tokens != PAD).sum(1) for alpha, tokens in best.items()}
     assert len(lengths[0.0].unique()) > 1
-    assert (lengths[2.0] > lengths[0.0]).any()
+    assert (lengths[3.0] > lengths[0.0]).any()
     greedy = [
         decode_targets(network(seed), sources(seed), uniform(BATCH), DecodingConfig(temperature=0))
-        for seed in range(4)
+        for seed in range(5)
     ]
     assert (torch.cat(greedy) != best[0.0]).any()
 
@@ -176,8 +224,8 @@ def test_a_shorter_limit():
     for row, source in enumerate(sources(1)):
         scores = scores_of(network(1), source, short, 1.0)
         assert found.best()[row].tolist() == short[scores.argmax(), :2].tolist()
-    with pytest.raises(ValueError, match="max_length is 5, the model's targets have at most 4"):
-        search(0, 2, 0.6, max_length=5)
+    with pytest.raises(ValueError, match="max_length is 7, the model's targets have at most 6"):
+        search(0, 2, 0.6, max_length=7)
     for settings in ({"beam_size": 0}, {"max_length": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(settings))} is 0, it must be at least 1"):
             BeamConfig(**settings)
@@ -221,19 +269,20 @@ def test_drawn_targets_follow_the_model():
     for row, other in ((0, 1), (1, 0)):
         drawn = found[row * count : (row + 1) * count]
         seen = (drawn[:, None] == targets).all(-1).double().sum(0)
-        statistics = []
+        results = []
         for of in (row, other):
             # PAD is never drawn: the rest of its position's mass is shared among the others.
             logits = model(source[of].expand(len(targets), -1), targets)
             log_probs = logits[..., 1:].log_softmax(-1)
             picked = log_probs.gather(-1, (targets - 1).clamp(min=0)[..., None])[..., 0]
             expected = count * (picked * (targets != PAD)).sum(1).exp()
-            rest = count - float(expected.sum())
-            unfinished = count - float(seen.sum())
-            statistic = float(((seen - expected).square() / expected)[expected > 5].sum())
-            statistics.append(statistic + (unfinished - rest) ** 2 / rest)
-        bound = chi2.ppf(1 - 1e-4, len(targets))
-        assert statistics[0] < bound < statistics[1]
+            # What is rare, and what has not ended, is counted together.
+            often = expected > 5
+            pairs = torch.stack([seen[often], expected[often]])
+            pairs = torch.cat([pairs, count - pairs.sum(1, keepdim=True)], dim=1)
+            statistic = float(((pairs[0] - pairs[1]).square() / pairs[1]).sum())
+            results.append(statistic < chi2.ppf(1 - 1e-4, int(often.sum())))
+        assert results == [True, False]
 
 
 def test_rows_depend_on_their_own_numbers_and_source():
@@ -256,5 +305,5 @@ def test_mistakes_are_explained():
         decode_targets(model, source, uniform(4), config)
     with pytest.raises(ValueError, match="below 1"):
         decode_targets(model, source, uniform(3) + 1, config)
-    with pytest.raises(ValueError, match="u is for 8 tokens, the model's targets have 4"):
+    with pytest.raises(ValueError, match="u is for 12 tokens, the model's targets have 6"):
         decode_targets(model, source, uniform(3).repeat(1, 2), config)

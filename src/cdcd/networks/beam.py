@@ -127,7 +127,7 @@ def _extend(
 
 def _keep_ended(ended: Hypotheses, extended: Hypotheses, i: int, config: BeamConfig) -> Hypotheses:
     """The best hypotheses that have ended, now or before."""
-    scores = _where_ended(extended, i, True) / config.penalty(i + 1)
+    scores = _where(extended, i, has_ended=True) / config.penalty(i + 1)
     everything = Hypotheses(
         torch.cat([ended.tokens, extended.tokens], dim=1), torch.cat([ended.scores, scores], dim=1)
     )
@@ -138,10 +138,10 @@ def _keep_live(
     extended: Hypotheses, i: int, beam: int
 ) -> tuple[Hypotheses, Int[Tensor, "batch beam"]]:
     """The best extensions that have not ended, and which they are."""
-    return _best(Hypotheses(extended.tokens, _where_ended(extended, i, False)), beam)
+    return _best(Hypotheses(extended.tokens, _where(extended, i, has_ended=False)), beam)
 
 
-def _where_ended(extended: Hypotheses, i: int, has_ended: bool) -> Float[Tensor, "batch extended"]:
+def _where(extended: Hypotheses, i: int, *, has_ended: bool) -> Float[Tensor, "batch extended"]:
     """The scores of those that have ended, or of the others; −∞ elsewhere."""
     is_other = (extended.tokens[:, :, i] == EOS) != has_ended
     return extended.scores.masked_fill(is_other, -torch.inf)
