@@ -25,4 +25,6 @@ with install_import_hook(CHECKED, "typecheck.check"):
     import cdcd.evaluation.translation_plots
     import cdcd.evaluation.translation_report
     import cdcd.generation
+    import cdcd.networks.beam
+    import cdcd.networks.translation
     import cdcd.training.run  # noqa: F401

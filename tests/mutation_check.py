@@ -96,6 +96,13 @@ MUTANTS = [
     Mutant("difference of a system with itself", "evaluation/translation.py", "return corpus_bleu(second) - corpus_bleu(first)", "return corpus_bleu(second) - corpus_bleu(second)", "test_translation_scores.py", "paired"),
     Mutant("languages swapped", "evaluation/words.py", "source, target = counts", "target, source = counts", "test_translation_scores.py", "told_apart"),
     Mutant("missing words counted once", "evaluation/translation.py", "(Counter(wanted) - Counter(found)).total()", "len(set(wanted) - set(found))", "test_translation_scores.py", "its_number"),
+    Mutant("padding of the source attended to", "networks/seq2seq.py", "is_seen=memory.is_real[:, None, None])", "is_seen=None)", "test_translation.py", "padding_of_the_source"),
+    Mutant("a translator that looks ahead", "networks/translator.py", "DecoderBlock(network, None, causal=True)", "DecoderBlock(network, None)", "test_translation.py", "do_not_see"),
+    Mutant("dropped sources keep their length", "networks/translation.py", "lengths = lengths.masked_fill(is_dropped, 0)", "pass", "test_translation.py", "dropped_row"),
+    Mutant("the first pass reads other sources", "networks/translation.py", "self.source.take(self.rows)", "self.source.take(self.rows - 1)", "test_translation.py", "some_rows"),
+    Mutant("beams keep another's cache", "networks/beam.py", "cache.reorder(rows.flatten())", "pass", "test_beam.py", "naive_one"),
+    Mutant("penalty without the EOS", "networks/beam.py", "has_ended=True) / config.penalty(i + 1)", "has_ended=True) / config.penalty(i)", "test_beam.py", "wide_beam"),
+    Mutant("a search that ends too early", "networks/beam.py", "torch.maximum(log_prob / first, log_prob / last)", "torch.minimum(log_prob / first, log_prob / last)", "test_beam.py", "wide_beam"),
 ]  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def attend(
     v: Float[Tensor, "batch heads keys dim"],
     *,
     causal: bool = False,
-    is_seen: Bool[Tensor, "queries keys"] | None = None,
+    is_seen: Bool[Tensor, "... #queries keys"] | None = None,
 ) -> Float[Tensor, "batch heads queries dim"]:
     """Attention to every key, to those not after the query (`causal`), or to those that are seen."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=is_seen, is_causal=causal)
@@ -137,6 +137,11 @@ class KeyValueCache:
     ) -> None:
         self.keys.index_copy_(2, positions, k)
         self.values.index_copy_(2, positions, v)
+
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        """Give each row what another one has read: a beam search goes on with some of its rows."""
+        self.keys.copy_(self.keys[rows])
+        self.values.copy_(self.values[rows])
 
     def is_seen(self, positions: Int[Tensor, " seq"]) -> Bool[Tensor, "seq room"]:
         """What queries at these positions may see: themselves and what is before them."""

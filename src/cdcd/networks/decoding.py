@@ -11,8 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from cdcd.data.tokenizer import EOS, PAD
 from cdcd.diffusion.interpolation import probabilities
 from cdcd.networks.autoregressive import AutoregressiveModel
+from cdcd.networks.translator import AutoregressiveTranslator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,40 @@ def decode(
     return filled
 
 
+@torch.no_grad()
+def decode_targets(
+    model: AutoregressiveTranslator,
+    source: Int[Tensor, "sources source"],
+    u: Float[Tensor, "batch seq"],
+    config: DecodingConfig,
+) -> Int[Tensor, "batch seq"]:
+    """Draw a target for each row of uniform numbers; padding follows its EOS, if it has one.
+
+    There can be several rows a source; those of one follow one another. The precision is that of the
+    model, or of torch.autocast around it.
+    """
+    assert not model.training
+    _check_rows(model, source, u)
+    batch, length = u.shape
+    memory, caches = model.encode(source), model.new_caches(batch, length)
+    targets, positions = (
+        torch.full(u.shape, PAD, device=u.device),
+        torch.arange(length).to(u.device),
+    )
+    inputs, has_ended = model.start(batch), torch.zeros(batch, dtype=torch.bool, device=u.device)
+    for i in range(length):
+        logits = model.next_logits(inputs, positions[i : i + 1], memory, caches)
+        logits[:, PAD] = -torch.inf
+        if config.suppress_eos:
+            logits[:, EOS] = -torch.inf
+        targets[:, i] = draw(logits, u[:, i], config).masked_fill(has_ended, PAD)
+        has_ended |= targets[:, i] == EOS
+        if has_ended.all():
+            break
+        inputs = targets[:, i : i + 1]
+    return targets
+
+
 def draw(
     logits: Float[Tensor, "batch vocab"], u: Float[Tensor, " batch"], config: DecodingConfig
 ) -> Int[Tensor, " batch"]:
@@ -102,6 +138,15 @@ def invert(
     level = u.double()[:, None] * cdf.amax(-1, keepdim=True)
     # Where there are several largest values, argmax returns the first.
     return (cdf > level).to(torch.uint8).argmax(-1)
+
+
+def _check_rows(model: AutoregressiveTranslator, source: Tensor, u: Tensor) -> None:
+    if u.shape[1] > model.length:
+        raise ValueError(f"u is for {u.shape[1]} tokens, the model's targets have {model.length}")
+    if len(u) % len(source):
+        raise ValueError(f"{len(u)} rows of u are not as many for each of {len(source)} sources")
+    if not ((u >= 0) & (u < 1)).all():
+        raise ValueError("the uniform numbers u must be at least 0 and below 1")
 
 
 def _check(
