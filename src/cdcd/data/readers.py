@@ -121,6 +121,11 @@ def _kind(file: Path) -> tuple[str, str]:
     return (before, last) if last in OPENERS else (last, "")
 
 
+def is_table(source: str) -> bool:
+    """Whether a source has columns, by its name."""
+    return source.startswith("hf:") or _kind(Path(source))[0] in (*TABLES, ".parquet")
+
+
 class _Lines:
     """The lines of a file that may be compressed, decoded; errors name the file."""
 
