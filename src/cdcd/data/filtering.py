@@ -1,18 +1,12 @@
 """What becomes of a pair: kept, or left out for a reason, which is counted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int64
 
 FATES = ("kept", "empty", "too_long", "bad_ratio")
-FATES_IN_WORDS = {
-    "kept": "kept",
-    "empty": "with an empty side",
-    "too_long": "too long",
-    "bad_ratio": "of a bad ratio",
-}
 
 
 @dataclass(frozen=True)
@@ -40,3 +34,10 @@ class Limits:
 
 def count_fates(fates: Int64[np.ndarray, " documents"]) -> dict[str, int]:
     return dict(zip(FATES, np.bincount(fates, minlength=len(FATES)).tolist(), strict=True))
+
+
+def fates_in_words(counts: Mapping[str, int]) -> str:
+    return (
+        f"{sum(counts.values()):,} pairs read: {counts['kept']:,} kept, {counts['empty']:,} with an empty "
+        f"side, {counts['too_long']:,} too long, {counts['bad_ratio']:,} of a bad ratio"
+    )

@@ -1,7 +1,7 @@
 """Pairs to train a translator on: rows of [source, EOS, padding | target, EOS, padding].
 
 Each side has a fixed length. A pair with a side that does not fit is left out and counted, never cut.
-The paper predicts the padding too (§4.2), so the ends of the rows are part of the target.
+The paper predicts the padding too (§4.4), so the ends of the rows are part of the target.
 """
 
 from collections.abc import Iterable, Sequence

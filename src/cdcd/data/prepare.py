@@ -26,7 +26,7 @@ from cdcd.data.encoding import (
     encode_in_order,
     one_side_behind_the_other,
 )
-from cdcd.data.filtering import FATES, count_fates
+from cdcd.data.filtering import FATES, count_fates, fates_in_words
 from cdcd.data.format import DESCRIPTION, PROGRESS, SIDES, SPLITS
 from cdcd.data.order import keys_for, mix
 from cdcd.data.parallel import (
@@ -291,6 +291,10 @@ class _Preparation:
 
     def _finish(self) -> PreparedSummary:
         splits = self.sides[0].summaries
+        if "train" not in splits and any(self.fates["train"].values()):
+            raise ValueError(
+                f"nothing is left to train on of {fates_in_words(self.fates['train'])}; raise the limits"
+            )
         if "train" not in splits:
             raise ValueError(
                 f"all {self.num_bytes:,} bytes of text fell into {', '.join(splits)}: nothing is left to "

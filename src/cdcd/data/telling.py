@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from cdcd.data.filtering import FATES, FATES_IN_WORDS
+from cdcd.data.filtering import fates_in_words
 from cdcd.data.format import SPLITS, SplitSummary
 from cdcd.data.parallel import Pairs
 from cdcd.data.prepare_config import PrepareConfig
@@ -56,8 +56,7 @@ def tell(summary: PreparedSummary, config: PrepareConfig, console: Console) -> N
 
 def _tell_fates(summary: PreparedSummary, console: Console) -> None:
     for name, counts in summary.fates.items():
-        said = ", ".join(f"{counts[fate]:,} {FATES_IN_WORDS[fate]}" for fate in FATES)
-        console.print(f"{name}: {sum(counts.values()):,} pairs read: {said}", highlight=False)
+        console.print(f"{name}: {fates_in_words(counts)}", highlight=False)
 
 
 def _oddities(split: SplitSummary) -> str:
