@@ -77,6 +77,10 @@ MUTANTS = [
     Mutant("prompt of the first batch", "networks/capture.py", "place.copy_(tensor)", "pass", "test_capture.py", "plain_calls_give"),
     Mutant("state of the last batch", "networks/capture.py", "self.state.zero_() if state is None else self.state.copy_(state)", "self.state if state is None else self.state.copy_(state)", "test_capture.py", "plain_calls_give"),
     Mutant("early stopping keeps the last", "training/trainer.py", "self.world.on_main(lambda: self.run.set_aside_after(best_step))", "pass", "test_tasks.py", "best_is_what_loads"),
+    Mutant("targets before sources", "data/pairs.py", "torch.cat([self.sources.rows(indices), self.targets.rows(indices)], dim=1)", "torch.cat([self.targets.rows(indices), self.sources.rows(indices)], dim=1)", "test_pairs.py", "test_rows"),
+    Mutant("sides filtered apart", "data/prepare.py", 'side.append(part, splits, fates == FATES.index("kept"))', "side.append(part, splits, part.lengths > 0)", "test_pairs.py", "left_out_is_counted"),
+    Mutant("half an hour counted English", "data/number_words.py", 'return f"{halves[minute]} {after}"', 'return f"{halves[minute]} {now}"', "test_numerals.py", "times_by_hand"),
+    Mutant("tens before units in German", "data/number_words.py", """return f"{_linked(UNITS['de'][units])}und{TENS['de'][tens]}\"""", """return f"{TENS['de'][tens]}und{_linked(UNITS['de'][units])}\"""", "test_numerals.py", "second_implementation"),
 ]  # fmt: skip
 
 

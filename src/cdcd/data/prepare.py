@@ -291,7 +291,7 @@ class _Preparation:
 
     def _finish(self) -> PreparedSummary:
         splits = self.sides[0].summaries
-        if "train" not in splits and any(self.fates["train"].values()):
+        if "train" not in splits and self.config.is_pairs and any(self.fates["train"].values()):
             raise ValueError(
                 f"nothing is left to train on of {fates_in_words(self.fates['train'])}; raise the limits"
             )
