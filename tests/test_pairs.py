@@ -173,9 +173,12 @@ def test_the_built_in_task(corpus, direction):
     pairs = prepared(corpus, **changes, max_documents=200, valid_share=0.2, seed=5)
     assert pairs.tokenizer.content == numerals.tokenizer().content
     assert sum(map(pairs.num_pairs, pairs.splits)) == 200
-    drawn = numerals.sample_pairs(200, seed=5, direction=direction[1:] or "en-de")
-    drawn = [pair[::-1] for pair in drawn] if direction == ":de-en" else drawn
-    assert {pair for split in pairs.splits for pair in texts_of(pairs, split)} == set(drawn)
+    languages = (direction[1:] or "en-de").split("-")
+    meanings = {
+        split: {m for s, _ in texts_of(pairs, split) for m in numerals.parse(s, languages[0])}
+        for split in pairs.splits
+    }
+    assert not meanings["train"] & (meanings["valid"] | meanings["test"])
     for source, target in texts_of(pairs, "valid"):
         assert numerals.check(source, target, direction[1:] or "en-de").is_right
     assert pairs.source.summary("train").unknown == pairs.target.summary("train").unknown == 0
@@ -310,6 +313,7 @@ def test_going_on_after_an_interruption(corpus, monkeypatch):
         ({"source": "{place}/x.tsv", "target_source": None, "column": "de", "target_column": "de"},
          r"column is 'de' and target_column 'de': name two columns"),
         ({"source": "numerals:en-fr", "target_source": None}, r"unknown direction en-fr; did you"),
+        ({"test_source": "numerals", "test_target_source": "x"}, r"numerals is a source to train"),
         ({"target_source": None, "max_ratio": 2.0}, r"max_ratio is for pairs: say where"),
         ({"max_ratio": 0.5}, r"max_ratio is 0.5, it must be at least 1"),
         ({"max_source_length": 0}, r"max_source_length is 0, it must be at least 1"),
@@ -451,7 +455,7 @@ def test_reading_in_memory(corpus):
     assert read_pairs(ParallelDocuments(*sides)) == [("hi", "hallo"), ("no", "nein")]
     assert is_built_in("numerals")
     assert not is_built_in("numerals.txt")
-    assert len(read_pairs(BuiltInPairs("numerals", count=7, seed=0))) == 7
+    assert len(read_pairs(BuiltInPairs("numerals", count=7, seed=0, is_held_out=bool))) == 7
 
 
 # The command

@@ -167,7 +167,6 @@ def years(year: int, language: Language) -> list[str]:
 # Decimals and prices
 
 POINTS = {"en": " point ", "de": " Komma "}
-EURO = {"en": " euro", "de": " Euro"}
 Decimal: TypeAlias = tuple[int, str]
 """The whole part, and the digits behind the point."""
 Price: TypeAlias = tuple[int, int]
@@ -209,9 +208,9 @@ def _amounts(number: int, coin: str, language: Language) -> list[str]:
 
 
 def read_price(text: str, language: Language) -> Price | None:
-    head, tail = (" " + text).split(EURO[language], 1) if EURO[language] in text else ("", text)
-    tail = re.sub("^s?( and| und)? ?| [cC]ents?$", "", tail)
-    euros, cents = (_read_amount(part.strip(), language) for part in (head, tail))
+    head, tail = ["", *re.split(" [eE]uros?", text, maxsplit=1)][-2:]
+    tail = re.sub("^ (and |und )?| [cC]ents?$", "", tail)
+    euros, cents = (_read_amount(part, language) for part in (head, tail))
     if euros is None or cents is None or cents >= 100:
         return None
     return (euros, cents) if text in prices((euros, cents), language) else None

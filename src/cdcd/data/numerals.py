@@ -10,6 +10,7 @@ Word order differs as the two languages do: participles and verbs of clauses at 
 verbs, the verb in second place. `parse` is the exact inverse of `wordings`.
 """
 
+import hashlib
 import random
 import re
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from cdcd.settings import unknown
 
 Direction: TypeAlias = Literal["en-de", "de-en"]
 DIRECTIONS: tuple[Direction, ...] = ("en-de", "de-en")
+HELD_OUT = 26
+"""Of 256 meanings, how many can be held out."""
 LENGTH = 32
 """Tokens of `tokenizer()` that any sentence fits into, its end included."""
 
@@ -67,21 +70,36 @@ def _filled(meaning: Meaning, language: Language, kind: str, form: str) -> list[
     return KINDS[kind].wordings(dict(meaning.values)[kind], language, form)
 
 
+def is_held_out(meaning: Meaning) -> bool:
+    """Whether a meaning belongs to the tenth that can be kept from training, by its hash."""
+    return hashlib.blake2b(repr(meaning).encode(), digest_size=1).digest()[0] < HELD_OUT
+
+
 def sample_pairs(
-    count: int, *, seed: int, direction: Direction = "en-de", first: int = 0
+    count: int,
+    *,
+    seed: int,
+    direction: Direction = "en-de",
+    first: int = 0,
+    held_out: bool | None = None,
 ) -> list[tuple[str, str]]:
     """English and German sentences that mean the same; pair n is a function of (seed, n) alone.
 
     The source is worded in any way, the target in the plainest, so that it is a function of the
-    source.
+    source. Held out: only meanings that are, or only those that are not; None: any.
     """
     check_direction(direction)
-    return [_sample_pair(seed, number, direction) for number in range(first, first + count)]
+    numbers = range(first, first + count)
+    return [_sample_pair(seed, number, direction, held_out) for number in numbers]
 
 
-def _sample_pair(seed: int, number: int, direction: Direction) -> tuple[str, str]:
+def _sample_pair(
+    seed: int, number: int, direction: Direction, held_out: bool | None
+) -> tuple[str, str]:
     rng = random.Random(f"{seed} {number}")
     meaning = draw(rng)
+    while held_out is not None and is_held_out(meaning) != held_out:
+        meaning = draw(rng)
     english, german = wordings(meaning, "en"), wordings(meaning, "de")
     if direction == "en-de":
         return rng.choice(english), german[0]

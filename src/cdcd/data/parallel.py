@@ -4,7 +4,7 @@ Two sources are parallel document by document: files line by line, or two column
 pairs are drawn from the built-in task, `numerals[:en-de|:de-en]`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from typing import Protocol, TypeAlias
 
@@ -79,21 +79,28 @@ class ParallelDocuments:
 
 
 class BuiltInPairs:
-    """Pairs drawn from the built-in task."""
+    """Pairs drawn from the built-in task; those of some numbers mean what no others mean."""
 
     size = None
     position = 0
 
-    def __init__(self, source: str, *, count: int, seed: int) -> None:
+    def __init__(
+        self, source: str, *, count: int, seed: int, is_held_out: Callable[[int], bool]
+    ) -> None:
         _, _, direction = source.partition(":")
         numerals.check_direction(direction or "en-de")
         self.source, self.count, self.seed = source, count, seed
+        self.is_held_out = is_held_out
         self.direction: numerals.Direction = "de-en" if direction == "de-en" else "en-de"
 
     def __iter__(self) -> Iterator[Pair]:
         for number in range(self.count):
             ((english, german),) = numerals.sample_pairs(
-                1, seed=self.seed, direction=self.direction, first=number
+                1,
+                seed=self.seed,
+                direction=self.direction,
+                first=number,
+                held_out=self.is_held_out(number),
             )
             yield (english, german) if self.direction == "en-de" else (german, english)
 

@@ -95,14 +95,24 @@ class _Pass:
 
 def _reader(config: PrepareConfig, source: str, target: str | None) -> Documents | Pairs:
     if is_built_in(source):
-        count = config.max_documents or BUILT_IN_COUNT
-        return BuiltInPairs(source, count=count, seed=config.seed)
+        return _built_in(config)
     if not config.is_pairs:
         return _documents(config, source, config.column)
     return ParallelDocuments(
         _documents(config, source, config.column),
         _documents(config, target or source, config.target_column or config.column),
     )
+
+
+def _built_in(config: PrepareConfig) -> BuiltInPairs:
+    """Pairs of which no meaning is both trained on and in `valid` or `test`."""
+
+    def is_held_out(number: int) -> bool:
+        split = SPLITS[splits_of(np.array([number]), config)[0]]
+        return split in ("valid", "test")
+
+    count = config.max_documents or BUILT_IN_COUNT
+    return BuiltInPairs(config.source, count=count, seed=config.seed, is_held_out=is_held_out)
 
 
 def _documents(config: PrepareConfig, source: str, column: str | None) -> Documents:

@@ -93,18 +93,8 @@ class PrepareConfig:
                 f"{given[0]} is for pairs: say where the translations are with target_source or "
                 f"target_column"
             )
-        for source, target in (
-            ("valid_source", "valid_target_source"),
-            ("test_source", "test_target_source"),
-        ):
-            if getattr(self, target) and not getattr(self, source):
-                raise ValueError(f"{target} needs {source}, the side that is translated")
-            if (
-                self.is_pairs
-                and getattr(self, source)
-                and not (getattr(self, target) or self.target_column)
-            ):
-                raise ValueError(f"{source} needs {target}, or target_column where it is a table")
+        for split in ("valid", "test"):
+            self._check_held_out(f"{split}_source", f"{split}_target_source")
         if (
             self.target_column
             and not self.target_source
@@ -114,6 +104,17 @@ class PrepareConfig:
                 f"column is {self.column!r} and target_column {self.target_column!r}: name two columns of "
                 f"{self.source}"
             )
+
+    def _check_held_out(self, source: str, target: str) -> None:
+        given, translations = getattr(self, source), getattr(self, target)
+        if given is None and translations is not None:
+            raise ValueError(f"{target} needs {source}, the side that is translated")
+        if given is not None and is_built_in(given):
+            raise ValueError(
+                f"numerals is a source to train on, which gives its share to {source}; leave it out"
+            )
+        if self.is_pairs and given and not (translations or self.target_column):
+            raise ValueError(f"{source} needs {target}, or target_column where it is a table")
 
     @property
     def is_pairs(self) -> bool:
