@@ -103,6 +103,10 @@ MUTANTS = [
     Mutant("beams keep another's cache", "networks/beam.py", "cache.reorder(rows.flatten())", "pass", "test_beam.py", "naive_one"),
     Mutant("penalty without the EOS", "networks/beam.py", "has_ended=True) / config.penalty(i + 1)", "has_ended=True) / config.penalty(i)", "test_beam.py", "wide_beam"),
     Mutant("a search that ends too early", "networks/beam.py", "torch.maximum(log_prob / first, log_prob / last)", "torch.minimum(log_prob / first, log_prob / last)", "test_beam.py", "wide_beam"),
+    Mutant("targets before sources", "data/pairs.py", "torch.cat([self.sources.rows(indices), self.targets.rows(indices)], dim=1)", "torch.cat([self.targets.rows(indices), self.sources.rows(indices)], dim=1)", "test_pairs.py", "test_rows"),
+    Mutant("sides filtered apart", "data/prepare.py", 'side.append(part, splits, fates == FATES.index("kept"))', "side.append(part, splits, part.lengths > 0)", "test_pairs.py", "left_out_is_counted"),
+    Mutant("half an hour counted English", "data/number_words.py", 'return f"{halves[minute]} {after}"', 'return f"{halves[minute]} {now}"', "test_numerals.py", "times_by_hand"),
+    Mutant("tens before units in German", "data/number_words.py", """return f"{_linked(UNITS['de'][units])}und{TENS['de'][tens]}\"""", """return f"{TENS['de'][tens]}und{_linked(UNITS['de'][units])}\"""", "test_numerals.py", "second_implementation"),
 ]  # fmt: skip
 
 

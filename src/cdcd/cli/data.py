@@ -12,7 +12,9 @@ def data_options(parser: argparse.ArgumentParser) -> None:
     from cdcd.data.prepare import PrepareConfig
 
     verbs = parser.add_subparsers(metavar="prepare|verify", required=True, dest="data_verb")
-    prepare = verbs.add_parser("prepare", help="tokenise a corpus into memory-mapped shards")
+    prepare = verbs.add_parser(
+        "prepare", help="tokenise a corpus, or pairs to translate, into memory-mapped shards"
+    )
     prepare.add_argument("--out", metavar="FOLDER", type=Path, required=True, help="data set")
     add_options(prepare, PrepareConfig)
     prepare.set_defaults(parser=prepare)
@@ -24,11 +26,13 @@ def data_options(parser: argparse.ArgumentParser) -> None:
 def data(options: Any) -> None:
     from rich.console import Console
 
+    from cdcd.data.pairs import PreparedPairs, holds_pairs
     from cdcd.data.prepare import PrepareConfig, prepare
     from cdcd.data.shards import TokenDataset
 
     if options.data_verb == "verify":
-        dataset = TokenDataset(options.out)
+        kind = PreparedPairs if holds_pairs(options.out) else TokenDataset
+        dataset = kind(options.out)
         dataset.verify()
         print(f"{options.out} is whole: {', '.join(dataset.splits)}")
         return
@@ -36,4 +40,7 @@ def data(options: Any) -> None:
     if "source" not in changes:
         raise ValueError("say what to prepare with --source PATH")
     prepare(PrepareConfig(**changes), options.out, console=Console(soft_wrap=True))
-    print(f"train on it with: cdcd train --data {shlex.quote(str(options.out))} --out RUN")
+    if holds_pairs(options.out):
+        print(f"read it in Python with: cdcd.data.pairs.PreparedPairs({str(options.out)!r})")
+    else:
+        print(f"train on it with: cdcd train --data {shlex.quote(str(options.out))} --out RUN")

@@ -8,12 +8,13 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Int64, UInt
@@ -28,6 +29,7 @@ from cdcd.data.tokenizer import (
     token_dtype,
 )
 
+T = TypeVar("T")
 CHUNK = 1 << 20
 MOST_DOCUMENTS = 1 << 15
 
@@ -43,19 +45,39 @@ class Encoded:
     unknown: Int64[np.ndarray, " documents"]
     undecodable: Int64[np.ndarray, " documents"]
 
+    def sides(self, count: int) -> "list[Encoded]":
+        """The documents of each side, where they lie one side behind the other."""
+        ends = np.concatenate([[0], np.cumsum(self.lengths)])
+        size = len(self.lengths) // count
+        return [
+            Encoded(
+                self.tokens[ends[first] : ends[first + size]],
+                *(
+                    each[first : first + size]
+                    for each in (self.lengths, self.bytes, self.unknown, self.undecodable)
+                ),
+            )
+            for first in range(0, count * size, size)
+        ]
 
-def chunks(documents: Iterable[str]) -> Iterator[list[str]]:
+
+def chunks(documents: Iterable[T], characters: Callable[[T], int] = len) -> Iterator[list[T]]:  # pyright: ignore[reportArgumentType]
     """Documents in lists of about `CHUNK` characters."""
-    held: list[str] = []
+    held: list[T] = []
     size = 0
     for text in documents:
         held.append(text)
-        size += len(text)
+        size += characters(text)
         if size >= CHUNK or len(held) >= MOST_DOCUMENTS:
             yield held
             held, size = [], 0
     if held:
         yield held
+
+
+def one_side_behind_the_other(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """All sources, then all targets; of single texts, the texts."""
+    return [text for side in zip(*rows, strict=True) for text in side]
 
 
 def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:

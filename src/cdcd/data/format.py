@@ -5,6 +5,12 @@ DIR/tokenizer/              the tokenizer of all of its tokens
 DIR/train-00000.tokens      documents one after another, each ended by EOS: raw uint16 or uint32
 DIR/train-00000.ends        where each document ends, in tokens from the shard's start: uint64
 DIR/.progress.json          while it is being prepared: how far it is
+
+A data set of pairs has two of them, with as many documents in the same order:
+
+DIR/dataset.json            what became of the pairs, and the SHA-256 of the descriptions of both sides
+DIR/tokenizer/              the tokenizer of both sides
+DIR/source/, DIR/target/    each a data set as above
 """
 
 from dataclasses import dataclass
@@ -12,6 +18,8 @@ from dataclasses import dataclass
 FORMAT = 1
 DESCRIPTION = "dataset.json"
 PROGRESS = ".progress.json"
+SPLITS = ("train", "valid", "test", "judge")
+SIDES = ("source", "target")
 
 
 @dataclass(frozen=True)

@@ -3,133 +3,65 @@
     source --readers--> documents --tokenizer, in several processes--> tokens --writing--> shards
 
 The split of a document is a hash of its number (and of the seed), so it depends on nothing else.
-Only documents of `train` are learnt from, by the tokenizer too.
+Only documents of `train` are learnt from, by the tokenizer too. Pairs go the same way in lockstep: a
+document has two sides then, each of which is written to a data set of its own.
 """
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-import cdcd
-from cdcd.data.encoding import Encoded, available_cores, chunks, encode_in_order
-from cdcd.data.format import DESCRIPTION, FORMAT, PROGRESS, SplitSummary
+from cdcd.data import numerals
+from cdcd.data.encoding import (
+    Encoded,
+    available_cores,
+    chunks,
+    encode_in_order,
+    one_side_behind_the_other,
+)
+from cdcd.data.filtering import FATES, count_fates, fates_in_words
+from cdcd.data.format import DESCRIPTION, PROGRESS, SIDES, SPLITS
 from cdcd.data.order import keys_for, mix
-from cdcd.data.readers import Documents, Unit
+from cdcd.data.parallel import (
+    BUILT_IN_COUNT,
+    BuiltInPairs,
+    Pairs,
+    ParallelDocuments,
+    is_built_in,
+)
+from cdcd.data.prepare_config import PrepareConfig
+from cdcd.data.readers import Documents, is_table
+from cdcd.data.telling import Meter, PreparedSummary, tell
 from cdcd.data.tokenizer import (
     LEARNERS,
     Tokenizer,
     learn_tokenizer,
     load_tokenizer,
-    token_dtype,
-    tokenizer_hash,
 )
-from cdcd.data.writing import SplitWriter
-from cdcd.files import read_json, write_json
+from cdcd.data.writing import DatasetWriter, description
+from cdcd.files import file_hash, read_json, write_json
 
-SPLITS = ("train", "valid", "test", "judge")
 NOTE_EVERY = 32_000_000
-SECONDS_BETWEEN_LINES = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrepareConfig:
-    """A corpus, and how it becomes tokens."""
-
-    source: str
-    """A file, a folder or hf:NAME[:CONFIG][:SPLIT]; text, .jsonl, .tsv, .csv or .parquet, also compressed."""
-    unit: Unit = "auto"
-    """What a document is in a text file: `line`, `blank-line` (text between blank lines) or `file`; `auto`:
-    rows of tables, files of a folder, lines of a file."""
-    column: str | None = None
-    """The column of a table that holds the text: a name (`text` if not given), `outer.inner`, or a number from 1."""
-    header: bool | None = None
-    """Whether the first line of a .tsv or .csv names the columns; if not given: where the column is a name."""
-    tokenizer: str = "sentencepiece"
-    """`sentencepiece`, `words`, `symbols` or `bytes`; or one to take over: a run, a data set, a .model file."""
-    vocab_size: int = 32_000
-    """Largest size of a vocabulary that is learnt."""
-    tokenizer_bytes: int = 50_000_000
-    """Bytes of text, taken evenly from the corpus, that SentencePiece learns from."""
-    valid_share: float = 0.01
-    """Share of the documents in the split `valid`."""
-    test_share: float = 0.01
-    """Share of the documents in the split `test`."""
-    judge_share: float = 0.0
-    """Share of the documents in the split `judge`, for a model that judges samples and must not share text."""
-    valid_source: str | None = None
-    """Its documents are the split `valid`, instead of a share."""
-    test_source: str | None = None
-    """Its documents are the split `test`, instead of a share."""
-    group_size: int = 1
-    """So many documents in a row always fall into the same split, such as captions of one picture."""
-    max_documents: int | None = None
-    """Stop after so many documents of the source."""
-    shard_tokens: int = 1 << 28
-    """A shard is closed by the document that brings it to so many tokens."""
-    workers: int | None = None
-    """Processes that tokenise; if not given: one a core. The result does not depend on it."""
-    seed: int = 0
-    """Seed of the splits and of the sample that SentencePiece learns from."""
-
-    def __post_init__(self) -> None:
-        for name in ("valid_share", "test_share", "judge_share"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}, it must be at least 0 and below 1"
-                )
-        if sum(self.shares) >= 1:
-            raise ValueError(
-                f"the shares of valid, test and judge sum to {sum(self.shares):g}; they must leave "
-                f"documents to train on: lower them to a sum below 1"
-            )
-        for name in ("group_size", "shard_tokens", "tokenizer_bytes", "max_documents", "workers"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least 1")
-
-    @property
-    def shares(self) -> tuple[float, float, float]:
-        """The shares of valid, test and judge that are taken from the source."""
-        return (
-            0.0 if self.valid_source else self.valid_share,
-            0.0 if self.test_source else self.test_share,
-            self.judge_share,
-        )
-
-    @property
-    def defining(self) -> dict[str, Any]:
-        """The settings that the result depends on."""
-        return {name: value for name, value in asdict(self).items() if name != "workers"}
-
-
-@dataclass(frozen=True)
-class PreparedSummary:
-    """What has been prepared."""
-
-    path: Path
-    vocab_size: int
-    num_empty: int
-    """Documents without text, which were left out."""
-    splits: dict[str, SplitSummary]
 
 
 def prepare(config: PrepareConfig, out: Path, *, console: Console | None = None) -> PreparedSummary:
     """Prepare a data set in `out`, or go on with one that was interrupted."""
     console = console or Console()
     refuse_existing(out)
-    passes = [_Pass(None, _documents(config, config.source))]
-    for split, source in (("valid", config.valid_source), ("test", config.test_source)):
+    passes = [_Pass(None, _reader(config, config.source, config.target_source))]
+    for split, source, target in (
+        ("valid", config.valid_source, config.valid_target_source),
+        ("test", config.test_source, config.test_target_source),
+    ):
         if source is not None:
-            passes.append(_Pass(split, _documents(config, source)))
+            passes.append(_Pass(split, _reader(config, source, target)))
     if not (out / PROGRESS).exists():
         _begin(config, out, passes, console)
     return _Preparation(config, out, passes, console).run()
@@ -148,15 +80,47 @@ class _Pass:
     """One source to read; its documents belong to a split, or to any by their number."""
 
     split: str | None
-    documents: Documents
+    documents: Documents | Pairs
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """The sides of each document: one, or source and target."""
+        return ((each,) if isinstance(each, str) else each for each in self.documents)
 
     def check(self) -> None:
-        if not any(text and not text.isspace() for text in self.documents):
+        if not any(all(text and not text.isspace() for text in row) for row in self.rows()):
             raise ValueError(f"{self.documents.source} holds no text")
+        if not isinstance(self.documents, Documents):
+            self.documents.check()
 
 
-def _documents(config: PrepareConfig, source: str) -> Documents:
-    return Documents(source, unit=config.unit, column=config.column, header=config.header)
+def _reader(config: PrepareConfig, source: str, target: str | None) -> Documents | Pairs:
+    if is_built_in(source):
+        return _built_in(config)
+    if not config.is_pairs:
+        return _documents(config, source, config.column)
+    return ParallelDocuments(
+        _documents(config, source, config.column),
+        _documents(config, target or source, config.target_column or config.column),
+    )
+
+
+def _built_in(config: PrepareConfig) -> BuiltInPairs:
+    """Pairs of which no meaning is both trained on and in `valid` or `test`."""
+
+    def is_held_out(number: int) -> bool:
+        split = SPLITS[splits_of(np.array([number]), config)[0]]
+        return split in ("valid", "test")
+
+    count = config.max_documents or BUILT_IN_COUNT
+    return BuiltInPairs(config.source, count=count, seed=config.seed, is_held_out=is_held_out)
+
+
+def _documents(config: PrepareConfig, source: str, column: str | None) -> Documents:
+    """Columns are for tables; pairs held out may come as text beside a table to train on."""
+    held_out = config.is_pairs and source not in (config.source, config.target_source)
+    if held_out and not is_table(source):
+        column = None
+    return Documents(source, unit=config.unit, column=column, header=config.header)
 
 
 def splits_of(
@@ -176,11 +140,12 @@ def _begin(config: PrepareConfig, out: Path, passes: list[_Pass], console: Conso
     """Make the folder with its tokenizer; nothing is left behind by a mistake."""
     for each in passes:
         each.check()
-    tokenizer = make_tokenizer(config, passes[0].documents, console)
+    tokenizer = make_tokenizer(config, passes[0], console)
     building = out.with_name(f".{out.name}.building-{os.getpid()}")
     try:
-        (building / "tokenizer").mkdir(parents=True)
-        tokenizer.save(building / "tokenizer")
+        for folder in {building, *_side_folders(config, building)}:
+            (folder / "tokenizer").mkdir(parents=True)
+            tokenizer.save(folder / "tokenizer")
         progress = {"config": config.defining, "sizes": [each.documents.size for each in passes]}
         write_json(building / PROGRESS, progress | {"state": None})
         building.rename(out)
@@ -190,8 +155,13 @@ def _begin(config: PrepareConfig, out: Path, passes: list[_Pass], console: Conso
         shutil.rmtree(building, ignore_errors=True)
 
 
-def make_tokenizer(config: PrepareConfig, documents: Documents, console: Console) -> Tokenizer:
-    """The tokenizer of a data set: taken over, or learnt from what is trained on."""
+def _side_folders(config: PrepareConfig, out: Path) -> list[Path]:
+    """Where the data sets of the sides are; single texts are in the folder itself."""
+    return [out / side for side in SIDES] if config.is_pairs else [out]
+
+
+def make_tokenizer(config: PrepareConfig, source: _Pass, console: Console) -> Tokenizer:
+    """The tokenizer of a data set: taken over, or learnt from what is trained on, both sides of it."""
     if config.tokenizer not in LEARNERS:
         path = Path(config.tokenizer).expanduser()
         if not path.exists():
@@ -200,26 +170,33 @@ def make_tokenizer(config: PrepareConfig, documents: Documents, console: Console
                 f"a run, a data set or a .model file"
             )
         return load_tokenizer(path)
+    if config.tokenizer == "words" and is_built_in(config.source):
+        return numerals.tokenizer()
     options = {}
     if config.tokenizer == "sentencepiece":
         options = {"num_bytes": config.tokenizer_bytes, "seed": config.seed}
     if config.tokenizer != "bytes":
         console.print(f"learning a vocabulary ({config.tokenizer}) from {config.source}")
-    train = _train_documents(config, documents)
+    train = _train_texts(config, source)
     return learn_tokenizer(config.tokenizer, train, config.vocab_size, **options)
 
 
-def _train_documents(config: PrepareConfig, documents: Documents) -> Iterator[str]:
+def _train_texts(config: PrepareConfig, source: _Pass) -> Iterator[str]:
     """What is trained on; of a data set of the hub, which may be endless, only the beginning."""
-    left = 20 * config.tokenizer_bytes if documents.size is None else float("inf")
+    left = 20 * config.tokenizer_bytes if source.documents.size is None else float("inf")
     first = 0
-    for texts in chunks(islice(documents, config.max_documents)):
-        splits = splits_of(np.arange(first, first + len(texts)), config)
-        yield from (text for text, split in zip(texts, splits, strict=True) if split == 0)
-        first += len(texts)
-        left -= sum(map(len, texts))
+    for rows in chunks(islice(source.rows(), config.max_documents), _num_characters):
+        splits = splits_of(np.arange(first, first + len(rows)), config)
+        for row, split in zip(rows, splits, strict=True):
+            yield from row if split == 0 else ()
+        first += len(rows)
+        left -= sum(map(_num_characters, rows))
         if left <= 0:
             return
+
+
+def _num_characters(row: tuple[str, ...]) -> int:
+    return sum(map(len, row))
 
 
 # Going on
@@ -238,17 +215,16 @@ class _Preparation:
         state = self.progress["state"] or {}
         self.place: int = state.get("pass", 0)
         self.read: int = state.get("documents", 0)
-        self.num_empty: int = state.get("empty", 0)
-        self.writers = {
-            name: SplitWriter(
-                out,
-                name,
-                dtype=token_dtype(self.tokenizer.vocab_size),
-                shard_tokens=config.shard_tokens,
-                state=state.get("splits", {}).get(name),
-            )
+        self.fates = {
+            name: {fate: state.get("fates", {}).get(name, {}).get(fate, 0) for fate in FATES}
             for name in SPLITS
         }
+        folders = _side_folders(config, out)
+        written = state.get("sides", [None] * len(folders))
+        self.sides = [
+            DatasetWriter(folder, self.tokenizer, shard_tokens=config.shard_tokens, state=each)
+            for folder, each in zip(folders, written, strict=True)
+        ]
         self.noted = self.num_bytes
 
     def _check_progress(self) -> None:
@@ -268,11 +244,11 @@ class _Preparation:
     @property
     def num_bytes(self) -> int:
         """Bytes of text written so far."""
-        return sum(writer.summary.bytes for writer in self.writers.values())
+        return sum(side.num_bytes for side in self.sides)
 
     def run(self) -> PreparedSummary:
         try:
-            with _Meter(self.console, self.num_bytes) as meter:
+            with Meter(self.console, self.num_bytes) as meter:
                 while self.place < len(self.passes):
                     self._run_pass(self.passes[self.place], meter)
                     self.place, self.read = self.place + 1, 0
@@ -282,12 +258,13 @@ class _Preparation:
             self.console.print(f"stopped; the same command goes on with {self.out}")
             raise
         finally:
-            for writer in self.writers.values():
-                writer.abandon()
+            for side in self.sides:
+                side.abandon()
 
-    def _run_pass(self, current: _Pass, meter: "_Meter") -> None:
+    def _run_pass(self, current: _Pass, meter: Meter) -> None:
         limit = self.config.max_documents if current.split is None else None
-        texts = chunks(islice(current.documents, self.read, limit))
+        rows = chunks(islice(current.rows(), self.read, limit), _num_characters)
+        texts = map(one_side_behind_the_other, rows)
         workers = self.config.workers or available_cores()
         for encoded in encode_in_order(texts, self.out / "tokenizer", workers):
             self._write(encoded, current.split)
@@ -296,108 +273,56 @@ class _Preparation:
                 self._note()
 
     def _write(self, encoded: Encoded, split: str | None) -> None:
-        numbers = np.arange(self.read, self.read + len(encoded.lengths))
+        parts = encoded.sides(len(self.sides))
+        numbers = np.arange(self.read, self.read + len(parts[0].lengths))
         splits = splits_of(numbers, self.config)
         if split is not None:
             splits[:] = SPLITS.index(split)
+        # What is held out stays whole: a score is of all of it.
+        is_limited = np.isin(splits, [SPLITS.index("train"), SPLITS.index("judge")])
+        fates = self.config.limits.fates([part.lengths for part in parts], is_limited)
+        for side, part in zip(self.sides, parts, strict=True):
+            side.append(part, splits, fates == FATES.index("kept"))
         for place, name in enumerate(SPLITS):
-            self.writers[name].append(encoded, (splits == place) & (encoded.lengths > 0))
+            for fate, count in count_fates(fates[splits == place]).items():
+                self.fates[name][fate] += count
         self.read += len(numbers)
-        self.num_empty += int((encoded.lengths == 0).sum())
 
     def _note(self) -> None:
         """Note how far it is, so that a killed process goes on from here."""
-        for writer in self.writers.values():
-            writer.flush()
         state = {
             "pass": self.place,
             "documents": self.read,
-            "empty": self.num_empty,
-            "splits": {name: writer.state for name, writer in self.writers.items()},
+            "fates": self.fates,
+            "sides": [side.note() for side in self.sides],
         }
         write_json(self.out / PROGRESS, self.progress | {"state": state})
         self.noted = self.num_bytes
 
     def _finish(self) -> PreparedSummary:
-        splits = {name: w.finish() for name, w in self.writers.items() if w.summary.documents}
+        splits = self.sides[0].summaries
+        if "train" not in splits and self.config.is_pairs and any(self.fates["train"].values()):
+            raise ValueError(
+                f"nothing is left to train on of {fates_in_words(self.fates['train'])}; raise the limits"
+            )
         if "train" not in splits:
             raise ValueError(
                 f"all {self.num_bytes:,} bytes of text fell into {', '.join(splits)}: nothing is left to "
                 f"train on; add documents or lower the shares"
             )
-        tokenizer = self.tokenizer
-        write_json(
-            self.out / DESCRIPTION,
-            {
-                "format": FORMAT,
-                "cdcd_version": cdcd.__version__,
-                "dtype": token_dtype(tokenizer.vocab_size).name,
-                "tokenizer": {
-                    "kind": tokenizer.kind,
-                    "hash": tokenizer_hash(tokenizer),
-                    "vocab_size": tokenizer.vocab_size,
-                },
-                "config": self.config.defining,
-                "empty": self.num_empty,
-                "splits": splits,
-            },
-        )
+        fates = {name: counts for name, counts in self.fates.items() if any(counts.values())}
+        targets = self.sides[1].summaries if self.config.is_pairs else {}
+        summary = PreparedSummary(self.out, self.tokenizer.vocab_size, fates, splits, targets)
+        described = {"config": self.config.defining, "empty": summary.num_empty}
+        for side in self.sides:
+            side.finish(**described)
+        if self.config.is_pairs:
+            self._describe_pairs(fates)
         (self.out / PROGRESS).unlink()
-        summaries = {name: self.writers[name].summary for name in splits}
-        summary = PreparedSummary(self.out, tokenizer.vocab_size, self.num_empty, summaries)
-        self._tell(summary)
+        tell(summary, self.config, self.console)
         return summary
 
-    def _tell(self, summary: PreparedSummary) -> None:
-        for name, split in summary.splits.items():
-            self.console.print(
-                f"{name}: {split.documents:,} documents, {split.tokens:,} tokens, "
-                f"{split.bytes / 1e6:,.1f} MB{_oddities(split)}",
-                highlight=False,
-            )
-        if summary.num_empty:
-            self.console.print(f"{summary.num_empty:,} empty documents were left out")
-        for name, share in zip(SPLITS[1:], self.config.shares, strict=True):
-            if share and name not in summary.splits:
-                self.console.print(f"the split {name} is empty: raise {name}_share ({share})")
-
-
-def _oddities(split: SplitSummary) -> str:
-    unknown = f", {split.unknown:,} of them unknown" if split.unknown else ""
-    kept = f", {split.undecodable:,} bytes not UTF-8" if split.undecodable else ""
-    return unknown + kept
-
-
-class _Meter:
-    """The live line: share done, MB of text a second, time left. Plain lines without a terminal."""
-
-    def __init__(self, console: Console, num_bytes: int) -> None:
-        self.console, self.first = console, num_bytes
-        self.started = self.last_line = time.monotonic()
-        self.bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[shown]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self.task = self.bar.add_task("preparing", total=None, shown="")
-
-    def __enter__(self) -> "_Meter":
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def update(self, num_bytes: int, documents: Documents) -> None:
-        now = time.monotonic()
-        speed = (num_bytes - self.first) / 1e6 / max(now - self.started, 1e-9)
-        shown = f"{num_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s"
-        self.bar.update(self.task, total=documents.size, completed=documents.position, shown=shown)
-        if not self.console.is_terminal and now - self.last_line >= SECONDS_BETWEEN_LINES:
-            self.last_line = now
-            share = f"{documents.position / documents.size:.0%}  " if documents.size else ""
-            self.console.print(f"{share}{shown}", highlight=False)
+    def _describe_pairs(self, fates: dict[str, dict[str, int]]) -> None:
+        sides = {side.folder.name: file_hash(side.folder / DESCRIPTION) for side in self.sides}
+        about = {"config": self.config.defining, "sides": sides, "pairs": fates}
+        write_json(self.out / DESCRIPTION, description(self.tokenizer) | about)

@@ -71,7 +71,9 @@ class Documents:
                 try:
                     yield from self._file_documents(file, raw)
                 finally:
-                    self._done, self._open = self.position, None
+                    if not raw.closed:  # it is where an abandoned iteration is cleared away late
+                        self._done = self.position
+                    self._open = None
 
     def _file_documents(self, file: Path, raw: BinaryIO) -> Iterator[str]:
         kind, compression = _kind(file)
@@ -119,6 +121,11 @@ def _kind(file: Path) -> tuple[str, str]:
     """The suffixes that say what a file is, and how it is compressed."""
     *_, before, last = ("", "", *(suffix.lower() for suffix in file.suffixes))
     return (before, last) if last in OPENERS else (last, "")
+
+
+def is_table(source: str) -> bool:
+    """Whether a source has columns, by its name."""
+    return source.startswith("hf:") or _kind(Path(source))[0] in (*TABLES, ".parquet")
 
 
 class _Lines:
@@ -211,7 +218,7 @@ def _json_documents(lines: _Lines, column: str, header: bool | None) -> Iterator
 
 
 def _tsv_rows(lines: _Lines) -> Iterator[list[str]]:
-    return (line.split("\t") for line in lines)
+    return (line.split("\t") if line else [] for line in lines)
 
 
 def _csv_rows(lines: _Lines) -> Iterator[list[str]]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int64, UInt, UInt64
+from jaxtyping import Bool, Int, Int64, UInt, UInt64
 from torch import Tensor
 
 from cdcd.data.format import DESCRIPTION, FORMAT, PROGRESS, SplitSummary
@@ -293,6 +293,24 @@ class TokenDataset:
             parts.append(_Spans(shard.tokens, starts, starts + length, length))
         return self._sequences(parts, split, length, "documents of that length")
 
+    def lengths(self, split: str) -> Int64[np.ndarray, " documents"]:
+        """The tokens of each document, its EOS included."""
+        spans = (shard.spans() for shard in self._open(split))
+        return np.concatenate([ends - starts for starts, ends in spans])
+
+    def whole_documents(
+        self, split: str, length: int, is_wanted: Bool[np.ndarray, " documents"]
+    ) -> Sequences:
+        """The wanted documents, each in one sequence, which must be long enough, and padded."""
+        assert int(self.lengths(split)[is_wanted].max(initial=0)) <= length
+        parts, first = [], 0
+        for shard in self._open(split):
+            starts, ends = shard.spans()
+            here = is_wanted[first : first + len(ends)]
+            parts.append(_Spans(shard.tokens, starts[here], ends[here], length))
+            first += len(ends)
+        return self._sequences(parts, split, length, "documents of at most")
+
     def _sequences(self, parts: list[Any], split: str, length: int, what: str) -> Sequences:
         found = Mapped([part for part in parts if len(part)], length, self.dtype)
         if len(found) == 0:
@@ -328,6 +346,11 @@ def _describe(path: Path) -> dict[str, Any]:
         )
         raise ValueError(f"{path} {what}; prepare one with: {command}")
     described = read_json(file)
+    if "sides" in described:
+        raise ValueError(
+            f"{path} holds pairs, for models that translate; a data set of single texts is each of its "
+            f"sides: {', '.join(str(path / side) for side in described['sides'])}"
+        )
     missing = [name for name in ("format", "dtype", "tokenizer", "splits") if name not in described]
     if missing:
         raise ValueError(f"{file} is damaged: it has no {missing[0]}")

@@ -3,6 +3,7 @@
 * `SentencePieceTokenizer` is the paper's: unigram pieces with byte fallback, learnt from the corpus.
 * `WordTokenizer` has a list of words, for languages that are small.
 * `SymbolTokenizer` has a list of symbols between white space: chess moves, chords.
+* `MorphemeTokenizer` has a list of words and parts of words, for a language that compounds them.
 * `ByteTokenizer` takes the bytes as they are: molecules, or text in any encoding.
 
 Bytes that are not UTF-8 are lone surrogates in a `str` (PEP 383). Pieces and bytes keep them, words
@@ -15,7 +16,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -31,6 +32,7 @@ SPECIALS = ("<pad>", "<eos>", "<unk>")
 STRETCH = 1 << 16
 LARGE = 1_000_000
 COVERAGE = 0.9995
+GLUE = "##"
 
 UNDECODABLE = re.compile("[\udc80-\udcff]")
 # SentencePiece takes the character ▁ for a space, and refuses what is not UTF-8.
@@ -106,6 +108,10 @@ class WordTokenizer:
     def join(words: Iterable[str]) -> str:
         return join_words(words)
 
+    def pieces(self, text: str) -> list[str]:
+        """What a text is made of, in the list or not."""
+        return self.split(text)
+
     @property
     def vocab_size(self) -> int:
         return len(self.words)
@@ -116,7 +122,7 @@ class WordTokenizer:
         return json.dumps(listed, ensure_ascii=False, indent=0).encode("utf-8")
 
     def encode(self, text: str, *, strict: bool = False) -> list[int]:
-        words = self.split(text)
+        words = self.pieces(text)
         if strict and (missing := [word for word in words if word not in self.index]):
             near = difflib.get_close_matches(missing[0], self.words[len(SPECIALS) :], n=3)
             hint = f"; nearest: {', '.join(near)}" if near else ""
@@ -152,6 +158,29 @@ class SymbolTokenizer(WordTokenizer):
     @staticmethod
     def join(words: Iterable[str]) -> str:
         return " ".join(words)
+
+
+class MorphemeTokenizer(WordTokenizer):
+    """Words and, glued to what is before them, parts of words: the longest that fit, from a list."""
+
+    kind: ClassVar[str] = "morphemes"
+    noun: ClassVar[str] = "part"
+
+    @staticmethod
+    def join(words: Iterable[str]) -> str:
+        return " ".join(words).replace(f" {GLUE}", "")
+
+    def pieces(self, text: str) -> list[str]:
+        return [piece for chunk in text.split() for piece in self._parts(chunk)]
+
+    def _parts(self, chunk: str) -> Iterator[str]:
+        start, glue = 0, ""
+        while start < len(chunk):
+            ends = range(len(chunk), start, -1)
+            known = (end for end in ends if glue + chunk[start:end] in self.index)
+            end = next(known, len(chunk))
+            yield glue + chunk[start:end]
+            start, glue = end, GLUE
 
 
 class ByteTokenizer:
@@ -309,6 +338,10 @@ def _symbols_of(content: bytes) -> SymbolTokenizer:
     return SymbolTokenizer(json.loads(content)["symbols"])
 
 
+def _morphemes_of(content: bytes) -> MorphemeTokenizer:
+    return MorphemeTokenizer(json.loads(content)["morphemes"])
+
+
 def _bytes_of(content: bytes) -> ByteTokenizer:
     if content != ByteTokenizer.content:
         raise ValueError("not what a ByteTokenizer saves")
@@ -319,6 +352,7 @@ LOADERS: dict[str, Callable[[bytes], Tokenizer]] = {
     "sentencepiece.model": SentencePieceTokenizer,
     "words.json": _words_of,
     "symbols.json": _symbols_of,
+    "morphemes.json": _morphemes_of,
     "bytes.json": _bytes_of,
 }
 

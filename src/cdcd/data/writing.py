@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 
+import cdcd
 from cdcd.data.encoding import Encoded
-from cdcd.data.format import SplitSummary
-from cdcd.files import file_hash
+from cdcd.data.format import DESCRIPTION, FORMAT, SPLITS, SplitSummary
+from cdcd.data.tokenizer import Tokenizer, token_dtype, tokenizer_hash
+from cdcd.files import file_hash, write_json
 
 
 @dataclass(frozen=True)
@@ -164,3 +166,78 @@ def _open_at(path: Path, size: int) -> BinaryIO:
         )
     file.truncate(size)
     return file
+
+
+class DatasetWriter:
+    """Writes all splits of a data set."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tokenizer: Tokenizer,
+        *,
+        shard_tokens: int,
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        self.folder, self.tokenizer = folder, tokenizer
+        self.dtype = token_dtype(tokenizer.vocab_size)
+        self.splits = {
+            name: SplitWriter(
+                folder,
+                name,
+                dtype=self.dtype,
+                shard_tokens=shard_tokens,
+                state=(state or {}).get(name),
+            )
+            for name in SPLITS
+        }
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of text written so far."""
+        return sum(split.summary.bytes for split in self.splits.values())
+
+    @property
+    def summaries(self) -> dict[str, SplitSummary]:
+        """What is in the splits that hold documents."""
+        found = {name: split.summary for name, split in self.splits.items()}
+        return {name: summary for name, summary in found.items() if summary.documents}
+
+    def append(
+        self,
+        encoded: Encoded,
+        splits: Int64[np.ndarray, " documents"],
+        is_kept: Bool[np.ndarray, " documents"],
+    ) -> None:
+        """Write documents, each to its split (a place in `SPLITS`)."""
+        for place, split in enumerate(self.splits.values()):
+            split.append(encoded, (splits == place) & is_kept)
+
+    def note(self) -> dict[str, Any]:
+        """Wait until the disk has everything; all that is needed to go on from here."""
+        for split in self.splits.values():
+            split.flush()
+        return {name: split.state for name, split in self.splits.items()}
+
+    def abandon(self) -> None:
+        for split in self.splits.values():
+            split.abandon()
+
+    def finish(self, **described: Any) -> None:
+        """Close the shards and describe the data set, which makes it whole."""
+        splits = {name: self.splits[name].finish() for name in self.summaries}
+        about = description(self.tokenizer) | {"dtype": self.dtype.name, **described}
+        write_json(self.folder / DESCRIPTION, about | {"splits": splits})
+
+
+def description(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What every description of a data set says."""
+    return {
+        "format": FORMAT,
+        "cdcd_version": cdcd.__version__,
+        "tokenizer": {
+            "kind": tokenizer.kind,
+            "hash": tokenizer_hash(tokenizer),
+            "vocab_size": tokenizer.vocab_size,
+        },
+    }

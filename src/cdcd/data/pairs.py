@@ -1,0 +1,159 @@
+"""Pairs to train a translator on: rows of [source, EOS, padding | target, EOS, padding].
+
+Each side has a fixed length. A pair with a side that does not fit is left out and counted, never cut.
+The paper predicts the padding too (§4.4), so the ends of the rows are part of the target.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from cdcd.data.format import DESCRIPTION, PROGRESS, SIDES
+from cdcd.data.parallel import Pair
+from cdcd.data.shards import Indices, InMemory, Sequences, TokenDataset
+from cdcd.data.tokenizer import EOS, PAD, Tokenizer, load_tokenizer, tokenizer_hash
+from cdcd.files import file_hash, read_json
+
+
+class PairDataset:
+    """Sources and targets as `Sequences`: row n is source n and, behind it, target n."""
+
+    def __init__(self, sources: Sequences, targets: Sequences, *, num_dropped: int = 0) -> None:
+        if len(sources) != len(targets):
+            raise ValueError(f"there are {len(sources):,} sources and {len(targets):,} targets")
+        self.sources, self.targets = sources, targets
+        self.num_dropped = num_dropped
+        """Pairs that did not fit."""
+
+    @property
+    def source_length(self) -> int:
+        return self.sources.length
+
+    @property
+    def target_length(self) -> int:
+        return self.targets.length
+
+    @property
+    def length(self) -> int:
+        return self.source_length + self.target_length
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def rows(self, indices: Indices) -> Int[Tensor, "rows length"]:
+        return torch.cat([self.sources.rows(indices), self.targets.rows(indices)], dim=1)
+
+
+def pairs_in_memory(
+    pairs: Iterable[Pair], tokenizer: Tokenizer, *, source_length: int, target_length: int
+) -> PairDataset:
+    """Pairs of texts, tokenised here and now."""
+    encoded = [tuple([*tokenizer.encode(text), EOS] for text in pair) for pair in pairs]
+    fits = [s_t for s_t in encoded if len(s_t[0]) <= source_length and len(s_t[1]) <= target_length]
+    if not fits:
+        raise _none_fits(len(encoded), source_length, target_length)
+    sides = [
+        InMemory(_padded([pair[place] for pair in fits], length))
+        for place, length in enumerate((source_length, target_length))
+    ]
+    return PairDataset(*sides, num_dropped=len(encoded) - len(fits))
+
+
+def _padded(rows: Sequence[Sequence[int]], length: int) -> Int[Tensor, "rows length"]:
+    return torch.tensor([[*row, *[PAD] * (length - len(row))] for row in rows], dtype=torch.int32)
+
+
+def _none_fits(count: int, source_length: int, target_length: int) -> ValueError:
+    return ValueError(
+        f"none of {count:,} pairs fits into {source_length} + {target_length} tokens (source + target, "
+        f"ends included); raise the lengths"
+    )
+
+
+def holds_pairs(path: str | Path) -> bool:
+    """Whether this is the folder of a prepared data set of pairs, finished or not."""
+    folder = Path(path).expanduser()
+    if (folder / DESCRIPTION).is_file():
+        return "sides" in read_json(folder / DESCRIPTION)
+    return (folder / PROGRESS).is_file() and (folder / SIDES[0]).is_dir()
+
+
+class PreparedPairs:
+    """A prepared data set of pairs; opening it checks the sides, their sizes and the tokenizers."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+        if not holds_pairs(self.path):
+            TokenDataset(self.path)  # says what else is wrong
+            raise ValueError(
+                f"{self.path} holds single texts, no pairs; prepare pairs with: cdcd data prepare "
+                f"--source PATH --target-source PATH --out FOLDER"
+            )
+        if not (self.path / DESCRIPTION).is_file():
+            raise ValueError(f"{self.path} is not finished; go on with the command that began it")
+        self._described = read_json(self.path / DESCRIPTION)
+        self.tokenizer: Tokenizer = load_tokenizer(self.path / "tokenizer")
+        self.tokenizer_hash: str = self._described["tokenizer"]["hash"]
+        self.vocab_size: int = self._described["tokenizer"]["vocab_size"]
+        self.source, self.target = (TokenDataset(self.path / side) for side in SIDES)
+        self._check_sides()
+
+    def _check_sides(self) -> None:
+        for side in (self.source, self.target):
+            found = file_hash(side.path / DESCRIPTION)
+            if found != self._described["sides"][side.path.name]:
+                raise ValueError(
+                    f"{side.path} is not the side that was prepared with {self.path}: its dataset.json "
+                    f"has SHA-256 {found}; put the right one back or prepare the data again"
+                )
+        if tokenizer_hash(self.tokenizer) != self.tokenizer_hash:
+            raise ValueError(
+                f"{self.path / 'tokenizer'} is another tokenizer; put the right one back"
+            )
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that hold pairs."""
+        return self.source.splits
+
+    def num_pairs(self, split: str) -> int:
+        return self.source.num_documents(split)
+
+    def counts(self, split: str) -> dict[str, int]:
+        """How many pairs of a split were kept, and left out why, when it was prepared."""
+        return dict(self._described["pairs"][split])
+
+    def verify(self) -> None:
+        """Compare every file with its checksum."""
+        self.source.verify()
+        self.target.verify()
+
+    def texts(self, split: str, index: int) -> Pair:
+        """A pair as it was written, where the tokenizer is lossless."""
+        source, target = (
+            self.tokenizer.decode(side.document(split, index).tolist())
+            for side in (self.source, self.target)
+        )
+        return source, target
+
+    def sequences(
+        self, split: str, *, source_length: int, target_length: int, reverse: bool = False
+    ) -> PairDataset:
+        """The pairs that fit; reversed: from the target to the source."""
+        sides = (self.target, self.source) if reverse else (self.source, self.target)
+        lengths = (source_length, target_length)
+        fits: Bool[np.ndarray, " pairs"] = np.all(
+            [side.lengths(split) <= most for side, most in zip(sides, lengths, strict=True)], axis=0
+        )
+        if not fits.any():
+            raise _none_fits(len(fits), source_length, target_length)
+        found: list[Any] = [
+            side.whole_documents(split, most, fits)
+            for side, most in zip(sides, lengths, strict=True)
+        ]
+        return PairDataset(*found, num_dropped=int((~fits).sum()))
