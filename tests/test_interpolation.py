@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from languages import noise, oracle, table
 
-from cdcd.diffusion import interpolation
+from cdcd.diffusion import cross_entropy
 from cdcd.diffusion.embedding import Projection, nearest_token, normalise_rows
 from cdcd.diffusion.interpolation import (
     expected_embedding,
@@ -64,7 +64,7 @@ def test_nucleus_is_the_smallest_set_that_reaches_the_mass(seed, nucleus):
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 12.0])
 def test_expected_embedding_in_half_precision(monkeypatch, spread):
-    monkeypatch.setattr(interpolation, "CHUNK", 7)
+    monkeypatch.setattr(cross_entropy, "CHUNK", 7)
     generator = torch.Generator().manual_seed(0)
     logits = (spread * torch.randn(4, 5, 3000, generator=generator)).bfloat16()
     # Embeddings that have much in common: their mean is large, and must not overflow.
@@ -79,7 +79,7 @@ def test_expected_embedding_in_half_precision(monkeypatch, spread):
 
 
 def test_expected_embedding_shapes_bfloat16_logits_in_float32(monkeypatch):
-    monkeypatch.setattr(interpolation, "CHUNK", 7)
+    monkeypatch.setattr(cross_entropy, "CHUNK", 7)
     generator = torch.Generator().manual_seed(0)
     logits = (4 * torch.randn(4, 5, 300, generator=generator)).bfloat16()
     embeddings = normalise_rows(torch.randn(300, 64, generator=generator))

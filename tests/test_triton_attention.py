@@ -1,4 +1,9 @@
-"""Attention in one tile, on a GPU: against plain attention in float64."""
+"""Attention in one tile: against plain attention in float64, on a GPU and in Triton's interpreter."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,9 +11,13 @@ from torch.nn import functional as F
 
 from cdcd.networks.blocks import Attention, RotaryEmbedding, mix_heads
 
-pytestmark = pytest.mark.skipif(
+needs_triton = pytest.mark.skipif(mix_heads is None, reason="needs Triton")
+needs_gpu = pytest.mark.skipif(
     mix_heads is None or not torch.cuda.is_available(), reason="needs Triton and a GPU"
 )
+SHAPES = [(3, 32, 2, 64), (2, 64, 3, 64), (5, 7, 2, 32), (2, 100, 1, 128), (2, 128, 2, 64)]
+ERRORS = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 1e-5}
+"""Twice the rounding of a number, and of sums in float32."""
 
 
 def plain(projected, cos, sin, num_heads):
@@ -21,30 +30,57 @@ def plain(projected, cos, sin, num_heads):
     return mixed.transpose(1, 2).flatten(2)
 
 
-@pytest.mark.parametrize(
-    ("batch", "length", "heads", "dim"),
-    [(3, 32, 2, 64), (2, 64, 3, 64), (5, 7, 2, 32), (2, 100, 1, 128), (2, 128, 2, 64)],
-)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_values_and_gradients(batch, length, heads, dim, dtype):
+def compare(shape, dtype, device):
+    """Values and gradients of one shape."""
     assert mix_heads is not None
-    generator = torch.Generator("cuda").manual_seed(0)
-    rotary = RotaryEmbedding(dim, length).cuda()
-    shape = (batch, length, 3 * heads * dim)
-    projected = torch.randn(shape, generator=generator, device="cuda").to(dtype).requires_grad_()
+    batch, length, heads, dim = shape
+    generator = torch.Generator(device).manual_seed(0)
+    rotary = RotaryEmbedding(dim, length).to(device)
+    size = (batch, length, 3 * heads * dim)
+    projected = torch.randn(size, generator=generator, device=device).to(dtype).requires_grad_()
     mixed = mix_heads(projected, rotary.cos, rotary.sin)
-    grad = torch.randn(mixed.shape, generator=generator, device="cuda").to(dtype)
+    grad = torch.randn(mixed.shape, generator=generator, device=device).to(dtype)
     mixed.backward(grad)
     exact = projected.detach().double().requires_grad_()
     expected = plain(exact, rotary.cos.double(), rotary.sin.double(), heads)
     expected.backward(grad.double())
-    error = 2**-8 if dtype == torch.bfloat16 else 2**-11
     assert projected.grad is not None
     assert exact.grad is not None
-    assert (mixed - expected).norm() / expected.norm() < 2 * error
-    assert (projected.grad - exact.grad).norm() / exact.grad.norm() < 2 * error
+    for found, right in ((mixed, expected), (projected.grad, exact.grad)):
+        assert (found - right).norm() / right.norm() < ERRORS[dtype]
 
 
+@needs_gpu
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_values_and_gradients(shape, dtype):
+    compare(shape, dtype, "cuda")
+
+
+INTERPRETED = """
+import torch
+from test_triton_attention import compare
+for shape in [(2, 32, 2, 64), (2, 7, 2, 32), (1, 20, 3, 32)]:
+    for dtype in (torch.float32, torch.float16):  # The interpreter does not know bfloat16.
+        compare(shape, dtype, "cpu")
+"""
+
+
+@needs_triton
+def test_interpreted_values_and_gradients():
+    """The kernels are interpreted where this is set before they are read: in another process."""
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED],
+        cwd=Path(__file__).parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@needs_gpu
 def test_attention_uses_it_compiled_and_not():
     torch.manual_seed(0)
     attention, rotary = Attention(128, 2).cuda(), RotaryEmbedding(64, 32).cuda()

@@ -180,7 +180,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "cdcd": cdcd.__version__,
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([_program(), *sys.argv[1:]]),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     if hasattr(os, "getloadavg"):
@@ -190,6 +190,11 @@ def environment(device: torch.device) -> dict[str, Any]:
         found |= {"gpu": properties.name, "gpu_memory": properties.total_memory}
         found |= {"cuda": torch.version.cuda}
     return found
+
+
+def _program() -> str:
+    """What was started; `python -m cdcd` is the same as `cdcd`."""
+    return Path(sys.argv[0]).name.replace("__main__.py", "cdcd")
 
 
 def _cpu_name() -> str:

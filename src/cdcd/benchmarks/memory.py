@@ -25,7 +25,8 @@ ROOM = 141e9
 FLOAT, HALF = 4, 2
 """Bytes of a number in float32, in which weights and optimiser are kept, and in bfloat16."""
 GPUS = (8, 64, 256)
-EFFICIENCIES = (0.3, 0.4, 0.5)
+EFFICIENCIES = (0.3, 0.4, 0.54)
+"""Shares of that peak; the last is what the base model reached on one GPU (`docs/benchmarks.md`, C)."""
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,15 @@ def cross_entropies(
     return _CrossEntropies.apply(logits, targets)
 
 
-def chunk_size(count: int, chunk: int) -> int:
+def positions_at_once(count: int) -> int:
     """How many positions to take at a time: all, where a compiler holds none of them in float32."""
-    return max(1, count) if torch.compiler.is_compiling() else chunk
+    return max(1, count) if torch.compiler.is_compiling() else CHUNK
 
 
 class _CrossEntropies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
-        size = chunk_size(len(logits), CHUNK)
+        size = positions_at_once(len(logits))
         parts = zip(logits.split(size), targets.split(size), strict=True)
         found = [_normaliser_and_picked(part, target) for part, target in parts]
         normalisers, picked = (torch.cat(column) for column in zip(*found, strict=True))
@@ -43,7 +43,7 @@ class _CrossEntropies(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         logits, targets, normalisers = ctx.saved_tensors
         columns = torch.arange(logits.shape[1], device=logits.device)
-        size = chunk_size(len(logits), CHUNK)
+        size = positions_at_once(len(logits))
         parts = [tensor.split(size) for tensor in (logits, targets, normalisers, grads[0])]
         found = [_gradient(columns, *part) for part in zip(*parts, strict=True)]
         return torch.cat(found), None

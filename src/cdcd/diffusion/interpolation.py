@@ -9,12 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cdcd.diffusion.cross_entropy import chunk_size
+from cdcd.diffusion import cross_entropy
 
 HALF_SCALE = 256.0
 """Probabilities times this are in float16's range, and so are their products with embeddings."""
-CHUNK = 2**13
-"""Positions whose probabilities are held in float32 at a time."""
 
 
 def probabilities(
@@ -63,7 +61,8 @@ def expected_embedding(
     rows = logits.reshape(-1, logits.shape[-1])
     half = table.half()
     # Sorting for the nucleus needs much memory, compiled or not.
-    size = CHUNK if nucleus < 1.0 else chunk_size(len(rows), CHUNK)
+    at_once = cross_entropy.positions_at_once(len(rows))
+    size = cross_entropy.CHUNK if nucleus < 1.0 else at_once
     found = [(HALF_SCALE * shaped(part.float())).half() @ half for part in rows.split(size)]
     x0_hat = torch.cat(found).to(table.dtype) / HALF_SCALE
     return x0_hat.view(*logits.shape[:-1], table.shape[-1])

@@ -171,6 +171,17 @@ def _fits_cpu(projected: Float[Tensor, "batch seq three_widths"]) -> bool:
     )
 
 
+def _mix_at_once(
+    projected: Float[Tensor, "batch seq three_widths"], rotary: RotaryEmbedding
+) -> Float[Tensor, "batch seq width"] | None:
+    """Attention of short sequences in one step, where there is one for this device and precision."""
+    length = projected.shape[1]
+    cos, sin = rotary.cos[:length], rotary.sin[:length]
+    if mix_heads is not None and _fits_one_tile(projected, rotary):
+        return mix_heads(projected, cos, sin)
+    return cpu_attention.mix_heads(projected, cos, sin) if _fits_cpu(projected) else None
+
+
 class Attention(nn.Module):
     """Multi-head self-attention: every position sees every other, or, causal, those before it."""
 
@@ -183,33 +194,35 @@ class Attention(nn.Module):
     def forward(
         self,
         h: Float[Tensor, "batch seq width"],
-        rotary: RotaryEmbedding,
+        rotary: RotaryEmbedding | None = None,
         positions: Int[Tensor, " seq"] | None = None,
         cache: KeyValueCache | None = None,
         selection: Selection | None = None,
+        is_real: Bool[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "*positions width"]:
-        """Attend within `h`; with a cache, `h` is read at `positions`, after what the cache holds."""
+        """Attend within `h`, to what is real; with a cache, `h` is read at `positions`, after what it holds."""
         projected = self.qkv(h)
-        cos, sin = rotary.cos[: h.shape[1]], rotary.sin[: h.shape[1]]
-        if not self.causal and mix_heads is not None and _fits_one_tile(projected, rotary):
-            mixed = mix_heads(projected, cos, sin)
-        elif not self.causal and _fits_cpu(projected):
-            mixed = cpu_attention.mix_heads(projected, cos, sin)
-        else:
-            mixed = self._mix(projected, rotary, positions, cache)
+        mixed = None
+        if rotary is not None and is_real is None and not self.causal:
+            mixed = _mix_at_once(projected, rotary)
+        if mixed is None:
+            mixed = self._mix(projected, rotary, positions, cache, is_real)
         return self.out(mixed if selection is None else selection.take(mixed))
 
     def _mix(
         self,
         projected: Float[Tensor, "batch seq three_widths"],
-        rotary: RotaryEmbedding,
+        rotary: RotaryEmbedding | None,
         positions: Int[Tensor, " seq"] | None,
         cache: KeyValueCache | None,
+        is_real: Bool[Tensor, "batch seq"] | None,
     ) -> Float[Tensor, "batch seq width"]:
         q, k, v = projected.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        q, k = rotary(q, positions), rotary(k, positions)
+        if rotary is not None:
+            q, k = rotary(q, positions), rotary(k, positions)
         if cache is None:
-            mixed = attend(q, k, v, causal=self.causal)
+            is_seen = None if is_real is None else is_real[:, None, None]
+            mixed = attend(q, k, v, causal=self.causal, is_seen=is_seen)
         else:
             assert self.causal
             assert positions is not None

@@ -7,13 +7,15 @@ are copied to fixed places, and what a caller keeps is copied from them.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from cdcd.diffusion.estimator import Estimate, Estimator
+
+T = TypeVar("T")
 
 MODES = ("auto", "on", "graphs", "off")
 """`graphs`: compiled and captured; `on`: compiled only; `auto`: captured only, on a GPU, else off."""
@@ -30,21 +32,26 @@ KEPT = 2
 
 
 def record_graph(work: Work) -> Work:
-    """Capture the work as a CUDA graph. Replays overwrite the results of earlier ones."""
+    """Do the work a few times, then capture it as a CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(WARMUP):
             work()
     torch.cuda.current_stream().wait_stream(side)
+    return capture(work)
+
+
+def capture(work: Callable[[], T]) -> Callable[[], T]:
+    """Capture work that has been done before, without doing it; replays overwrite its results."""
     graph = torch.cuda.CUDAGraph()
     # Other threads may use the device meanwhile.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        estimate = work()
+        found = work()
 
-    def replay() -> Estimate:
+    def replay() -> T:
         graph.replay()
-        return estimate
+        return found
 
     return replay
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from cdcd.data.tokenizer import PAD
 from cdcd.diffusion.selection import Selection
-from cdcd.networks.blocks import KeyValueCache, LayerNorm, attend, make_norm
+from cdcd.networks.blocks import Attention, KeyValueCache, LayerNorm, attend, make_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,36 +150,6 @@ class TokenInput(nn.Module):
         return self.dropout(h.to(working_dtype(table)))
 
 
-class SelfAttention(nn.Module):
-    """Multi-head attention within a sequence: every position sees every other, or those before it."""
-
-    def __init__(self, width: int, num_heads: int, *, causal: bool = False) -> None:
-        super().__init__()
-        self.num_heads, self.causal = num_heads, causal
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(
-        self,
-        h: Float[Tensor, "batch seq width"],
-        *,
-        is_real: Bool[Tensor, "batch seq"] | None = None,
-        positions: Int[Tensor, " seq"] | None = None,
-        cache: KeyValueCache | None = None,
-    ) -> Float[Tensor, "batch seq width"]:
-        """Attend to what is real; with a cache, `h` is read at `positions`, after what it holds."""
-        q, k, v = self.qkv(h).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        if cache is None:
-            is_seen = None if is_real is None else is_real[:, None, None]
-            mixed = attend(q, k, v, causal=self.causal, is_seen=is_seen)
-        else:
-            assert self.causal
-            assert positions is not None
-            cache.write(k, v, positions)
-            mixed = attend(q, cache.keys, cache.values, is_seen=cache.is_seen(positions))
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-
 class CrossAttention(nn.Module):
     """Multi-head attention to the source."""
 
@@ -232,7 +202,7 @@ class EncoderBlock(nn.Module):
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
         self.attention_norm = LayerNorm(config.width)
-        self.attention = SelfAttention(config.width, config.num_heads)
+        self.attention = Attention(config.width, config.num_heads)
         self.mlp_norm = LayerNorm(config.width)
         self.mlp = FeedForward(config.width, config.hidden)
         self.dropout = nn.Dropout(config.dropout)
@@ -255,7 +225,7 @@ class DecoderBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.attention_norm = make_norm(config.width, condition_units)
-        self.attention = SelfAttention(config.width, config.num_heads, causal=causal)
+        self.attention = Attention(config.width, config.num_heads, causal=causal)
         self.source_norm = make_norm(config.width, condition_units)
         self.source = CrossAttention(config.width, config.num_heads)
         self.mlp_norm = make_norm(config.width, condition_units)
@@ -326,7 +296,7 @@ def initialise(blocks: nn.ModuleList, *, num_branches: int) -> None:
     """Normal with deviation 1/sqrt(inputs), residual branches scaled down with their number."""
     depth = (num_branches * len(blocks)) ** -0.5
     for module in blocks.modules():
-        if isinstance(module, SelfAttention | CrossAttention | FeedForward):
+        if isinstance(module, Attention | CrossAttention | FeedForward):
             for layer in module.children():
                 assert isinstance(layer, nn.Linear)
                 gain = depth if layer is module.out else 1.0

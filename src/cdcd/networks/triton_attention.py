@@ -7,7 +7,8 @@ linear layer left them, and writes what the next layer reads. The backward pass 
 weights again, which is cheaper than reading them.
 """
 
-# pyright: reportMissingImports=false
+# A kernel is no Python: its calls return what the types of triton do not say.
+# pyright: reportMissingImports=false, reportGeneralTypeIssues=false
 
 from typing import Any
 

@@ -12,18 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cdcd.networks.capture import capture
+
 WARMUP = 3
 """Steps before the capture: they compile, and make the optimiser's state."""
 
 Learn = Callable[[Tensor, Any], tuple[Tensor, ...]]
 """One update from a batch and its draws."""
 
+Record = Callable[[Callable[[], tuple[Tensor, ...]]], Callable[[], tuple[Tensor, ...]]]
+"""Turns work on tensors at fixed places, without doing it, into a way to do it again and again."""
+
 
 class CapturedStep:
     """Does the first steps as they are, and then replays a recording of one."""
 
-    def __init__(self, learn: Learn, record: "Record | None" = None) -> None:
-        self.learn, self.record = learn, record or record_graph
+    def __init__(self, learn: Learn, record: Record = capture) -> None:
+        self.learn, self.record = learn, record
         self.seen = 0
         self.places: tuple[Tensor, Any] | None = None
         self.replay: Callable[[], tuple[Tensor, ...]] | None = None
@@ -39,23 +44,6 @@ class CapturedStep:
         copy_into(self.places, (tokens, drawn))
         # The next replay overwrites what this one returns.
         return tuple(found.clone() for found in self.replay())
-
-
-Record = Callable[[Callable[[], tuple[Tensor, ...]]], Callable[[], tuple[Tensor, ...]]]
-"""Turns work on tensors at fixed places, without doing it, into a way to do it again and again."""
-
-
-def record_graph(work: Callable[[], tuple[Tensor, ...]]) -> Callable[[], tuple[Tensor, ...]]:
-    """Capture the work as a CUDA graph; capturing does not execute it."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        found = work()
-
-    def replay() -> tuple[Tensor, ...]:
-        graph.replay()
-        return found
-
-    return replay
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], drawn: Any) -> Any:
