@@ -1,10 +1,11 @@
-"""Muon against Adam at equal time: steps and seconds to the same validation loss.
+"""Muon against Adam at equal time: steps and seconds to the same loss at fixed noise levels.
 
     python scripts/optimisers.py DATASET OUT [--option …]
 
 DATASET is a prepared data set (`scripts/captions.sh DATA OUT prepare` makes one of captions); OUT gets the
 runs and optimisers.json. Further options go to `cdcd train`. The learning rate is constant after its
-warm-up, so that every validation is a fair end. Seconds are those of the training steps alone.
+warm-up, so that every validation is a fair end. Seconds are those of the training steps alone. Losses are
+means over the validation's fixed noise levels: those over the warp's own would compare other levels.
 """
 
 import json
@@ -40,7 +41,11 @@ def curve(out: Path, tokens_per_step: int) -> dict[str, object]:
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     speeds = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
     seconds = tokens_per_step / statistics.median(speeds)
-    losses = {row["step"]: row["valid_loss"] for row in rows if "valid_loss" in row}
+    losses = {
+        row["step"]: statistics.mean(level["loss"] for level in row["validation"]["levels"])
+        for row in rows
+        if "validation" in row
+    }
     return {
         "seconds_per_step": seconds,
         "validation": [

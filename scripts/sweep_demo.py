@@ -26,7 +26,7 @@ from cdcd.generation import load
 from cdcd.settings import override
 from cdcd.text_model import Canvas
 from cdcd.training import run as runs
-from cdcd.training.config import preset
+from cdcd.training.presets import preset
 
 NUM_STORIES = 128
 

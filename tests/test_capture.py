@@ -18,7 +18,7 @@ from cdcd.generation import DiffusionTextModel
 from cdcd.networks import capture
 from cdcd.networks.capture import Captured, Recorder, make_recorder
 from cdcd.networks.precision import choose_device, choose_dtype, with_bfloat16_weights
-from cdcd.training.tasks import build_model
+from cdcd.training.build import build_model
 
 SMALL = {"data.vocab_size": 60, "data.length": 12, "network.num_blocks": 2, "embedding.dim": 16}
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -11,8 +11,8 @@ from cdcd.benchmarks.memory import (
     table,
     with_ranks,
 )
-from cdcd.training.config import PRESETS, large, preset
-from cdcd.training.tasks import build_model
+from cdcd.training.build import build_model
+from cdcd.training.presets import TEXT, large, preset
 
 
 @pytest.mark.parametrize("model", ["diffusion", "autoregressive"])
@@ -45,7 +45,7 @@ def test_shards_are_smaller_and_days_are_shared():
     assert days(config, 8, 0.8) == pytest.approx(days(config, 8, 0.4) / 2)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", TEXT)
 def test_every_preset_has_a_table(name):
     assert "| 256 | fsdp |" in table(preset(name), at_once=32)
 

@@ -6,7 +6,6 @@ from torch import nn
 
 from cdcd.seeding import generator_for
 from cdcd.settings import override
-from cdcd.training.config import demo
 from cdcd.training.optimiser import (
     MovingAverage,
     Muon,
@@ -15,6 +14,7 @@ from cdcd.training.optimiser import (
     make_muon,
     orthogonalise,
 )
+from cdcd.training.presets import demo
 
 SHAPES = [(12, 8), (8, 12), (12, 8), (8, 8)]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cdcd.settings import override
-from cdcd.training.config import base
+from cdcd.training.presets import base
 
 TABLE_1 = [
     {},

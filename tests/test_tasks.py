@@ -29,9 +29,10 @@ from cdcd.data.prepare import PrepareConfig, prepare
 from cdcd.data.tokenizer import EOS, PAD
 from cdcd.generation import AutoregressiveTextModel
 from cdcd.training import tasks
+from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.run import resume
-from cdcd.training.tasks import AutoregressiveTask, build_model
+from cdcd.training.tasks import AutoregressiveTask
 from cdcd.training.trainer import Trainer
 from cdcd.training.validation import TokenReport
 from cdcd.training.watching import Stopped

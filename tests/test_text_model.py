@@ -8,8 +8,8 @@ from cdcd.data.tokenizer import WordTokenizer
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.generation import DiffusionTextModel
 from cdcd.settings import override
-from cdcd.training.config import demo
-from cdcd.training.tasks import build_model
+from cdcd.training.build import build_model
+from cdcd.training.presets import demo
 
 
 def test_one_table_for_everything():

@@ -14,7 +14,8 @@ from rich.console import Console
 from cdcd.cli import main
 from cdcd.settings import override
 from cdcd.training import run as runs
-from cdcd.training.config import DIFFUSION_ONLY, RunConfig, demo
+from cdcd.training.config import DIFFUSION_ONLY, RunConfig
+from cdcd.training.presets import demo
 
 TINY = {
     "data.num_documents": 200,

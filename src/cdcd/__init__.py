@@ -13,5 +13,9 @@ def __getattr__(name: str) -> object:
     if name == "load":
         from cdcd import generation
 
-        return getattr(generation, name)
+        return generation.load
+    if name == "load_translator":
+        from cdcd import translator
+
+        return translator.load_translator
     raise AttributeError(f"module 'cdcd' has no attribute {name!r}")

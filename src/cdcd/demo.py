@@ -17,7 +17,7 @@ from cdcd.generation import load
 from cdcd.text_model import Canvas, Generated, TextModel
 from cdcd.training import run as runs
 from cdcd.training.checkpoint import RunDirectory
-from cdcd.training.config import preset
+from cdcd.training.presets import preset
 
 PROMPTS = ("One sunny day Mia", "Oscar was at the busy market. He")
 GAPS = (

@@ -15,9 +15,9 @@ from cdcd.diffusion.sampling import StepInfo
 from cdcd.evaluation.plots import Trace, plot_denoising, plot_time_warping, plot_training
 from cdcd.generation import DiffusionTextModel, load
 from cdcd.text_model import Generated
+from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
-from cdcd.training.tasks import build_model
 
 GIVEN_STYLE = "bold cyan"
 

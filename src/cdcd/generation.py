@@ -6,7 +6,7 @@ print(model.infill("The [5] went to the [3].", seed=0))
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from cdcd.data.tokenizer import EOS, PAD, Tokenizer
 from cdcd.diffusion.embedding import Projection
 from cdcd.diffusion.estimator import Estimator, Guided, NetworkEstimator, Replacement
+from cdcd.diffusion.objective import ObjectiveConfig
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo, sample, time_grid
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.networks.autoregressive import AutoregressiveModel
@@ -34,9 +35,9 @@ from cdcd.networks.precision import (
 from cdcd.seeding import generator_for
 from cdcd.settings import override
 from cdcd.text_model import Canvas, TextModel
-from cdcd.training.checkpoint import RunDirectory, check_shapes, without_prefix
+from cdcd.training.build import AnyModel, build_model
+from cdcd.training.checkpoint import Checkpoint, RunDirectory, check_shapes, without_prefix
 from cdcd.training.config import RunConfig
-from cdcd.training.tasks import build_model
 
 
 class DiffusionTextModel(TextModel):
@@ -146,21 +147,26 @@ class DiffusionTextModel(TextModel):
 
     def _check_sampling(self, config: SamplingConfig, anything_given: bool) -> None:
         objective = self.config.objective
-        if (config.renormalise or config.clamp) and objective.self_conditioning:
-            raise ValueError(
-                "renormalise and clamp are sampling settings only for models trained without "
-                "self-conditioning; train with embedding.renormalise or embedding.clamp instead"
-            )
-        if config.guidance_scale != 1.0 and not objective.conditioning_dropout:
-            raise ValueError(
-                "guidance needs a model trained with objective.conditioning_dropout above 0"
-            )
+        check_sampling(config, objective)
         if config.replacement and objective.masking != "none":
             raise ValueError("replacement is for models trained with objective.masking none")
         if anything_given and objective.masking == "none" and not config.replacement:
             raise ValueError(
                 "this model was trained without masks: condition it with --replacement true"
             )
+
+
+def check_sampling(config: SamplingConfig, objective: ObjectiveConfig) -> None:
+    """Refuse settings that a model was not trained for."""
+    if (config.renormalise or config.clamp) and objective.self_conditioning:
+        raise ValueError(
+            "renormalise and clamp are sampling settings only for models trained without "
+            "self-conditioning; train with embedding.renormalise or embedding.clamp instead"
+        )
+    if config.guidance_scale != 1.0 and not objective.conditioning_dropout:
+        raise ValueError(
+            "guidance needs a model trained with objective.conditioning_dropout above 0"
+        )
 
 
 class AutoregressiveTextModel(TextModel):
@@ -208,6 +214,40 @@ class AutoregressiveTextModel(TextModel):
             )
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A run's model with the weights of a checkpoint, in place."""
+
+    config: RunConfig
+    tokenizer: Tokenizer
+    model: AnyModel
+    dtype: torch.dtype
+    saved: Checkpoint
+    what: str
+
+    def warp(self) -> TimeWarp:
+        """The time warp of a diffusion model."""
+        warp = TimeWarp(self.config.warp, self.config.process)
+        _fill_in(warp, without_prefix("warp", self.saved.weights), self.what)
+        return warp.to(next(self.model.parameters()).device)
+
+
+def load_parts(
+    run: str | Path, *, checkpoint: int | None = None, device: str = "auto", dtype: str = "auto"
+) -> Loaded:
+    """Read a run's last checkpoint: its averaged weights where it kept them."""
+    directory = RunDirectory(Path(run))
+    saved = directory.load(checkpoint)
+    config, place = directory.config, choose_device(device)
+    what = f"the checkpoint of step {saved.step} in {run}"
+    model = build_model(config, directory.vocab_size)
+    weights = without_prefix("model", saved.weights) | without_prefix("average", saved.weights)
+    _fill_in(model, weights, what)
+    return Loaded(
+        config, directory.tokenizer, model.to(place), choose_dtype(dtype, place), saved, what
+    )
+
+
 def load(
     run: str | Path,
     *,
@@ -221,21 +261,16 @@ def load(
     `compile` is for diffusion models on a GPU: `auto` captures a network call as a CUDA graph; `on`
     compiles it; `graphs` does both, which takes longest to start and is fastest; `off` does neither.
     """
-    directory = RunDirectory(Path(run))
-    saved = directory.load(checkpoint)
-    config, place = directory.config, choose_device(device)
-    what = f"the checkpoint of step {saved.step} in {run}"
-    weights = without_prefix("model", saved.weights) | without_prefix("average", saved.weights)
-    model = build_model(config, directory.vocab_size)
-    _fill_in(model, weights, what)
-    tokenizer, number = directory.tokenizer, choose_dtype(dtype, place)
-    if isinstance(model, AutoregressiveModel):
-        return AutoregressiveTextModel(config, tokenizer, model.to(place), dtype=number)
-    warp = TimeWarp(config.warp, config.process)
-    _fill_in(warp, without_prefix("warp", saved.weights), what)
-    return DiffusionTextModel(
-        config, tokenizer, model.to(place), warp.to(place), dtype=number, compile=compile
-    )
+    loaded = load_parts(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    config, tokenizer, number = loaded.config, loaded.tokenizer, loaded.dtype
+    match loaded.model:
+        case AutoregressiveModel():
+            return AutoregressiveTextModel(config, tokenizer, loaded.model, dtype=number)
+        case LanguageModel():
+            return DiffusionTextModel(
+                config, tokenizer, loaded.model, loaded.warp(), dtype=number, compile=compile
+            )
+    raise ValueError(f"{run} is a translator, no language model: use cdcd translate")
 
 
 def load_diffusion(run: str | Path, **options: Any) -> DiffusionTextModel:

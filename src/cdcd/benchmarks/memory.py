@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from cdcd.benchmarks.flops import step_flops
-from cdcd.training.config import PRESETS, RunConfig, preset
-from cdcd.training.tasks import build_model
+from cdcd.training.build import build_model
+from cdcd.training.config import RunConfig
+from cdcd.training.presets import TEXT, preset
 
 PEAK = 790e12
 """bfloat16 operations a second that a large matrix product reaches on an H200."""
@@ -193,7 +194,7 @@ def table(config: RunConfig, *, at_once: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a run takes on many GPUs.")
-    parser.add_argument("--preset", choices=PRESETS, default="large")
+    parser.add_argument("--preset", choices=TEXT, default="large")
     parser.add_argument("--at-once", type=int, default=32, help="sequences on a GPU at once")
     options = parser.parse_args()
     print(table(preset(options.preset), at_once=options.at_once))

@@ -30,8 +30,8 @@ from cdcd.networks.autoregressive import AutoregressiveModel
 from cdcd.networks.language_model import LanguageModel
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.settings import override, unknown
+from cdcd.training.build import build_model
 from cdcd.training.config import RunConfig
-from cdcd.training.tasks import build_model
 
 
 @dataclass(frozen=True, kw_only=True)

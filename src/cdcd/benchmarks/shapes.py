@@ -13,7 +13,8 @@ from cdcd.data.shards import InMemory
 from cdcd.data.tokenizer import SPECIALS, WordTokenizer
 from cdcd.settings import override, unknown
 from cdcd.training.checkpoint import RunDirectory
-from cdcd.training.config import RunConfig, base, demo, preset, small
+from cdcd.training.config import RunConfig
+from cdcd.training.presets import base, demo, preset, small
 from cdcd.training.trainer import initial_checkpoint
 
 NUM_VALID = 8

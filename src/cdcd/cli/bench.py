@@ -12,7 +12,8 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
     from cdcd.benchmarks.scaling import ScalingBenchConfig
     from cdcd.benchmarks.shapes import SHAPES
     from cdcd.benchmarks.train import TrainBenchConfig
-    from cdcd.training.config import PRESETS, RunConfig
+    from cdcd.training.config import RunConfig
+    from cdcd.training.presets import TEXT
 
     verbs = parser.add_subparsers(metavar="train|sample|scaling", required=True, dest="bench_verb")
     for name, settings, text in (
@@ -23,7 +24,7 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
         verb = verbs.add_parser(name, help=text)
         verb.set_defaults(parser=verb, bench_settings=settings)
         verb.add_argument("--shape", metavar="NAME", help=f"one of {', '.join(SHAPES)}")
-        verb.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+        verb.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(TEXT)}")
         verb.add_argument("--threads", metavar="INT", type=int, help="CPU threads")
         verb.add_argument("--json", action="store_true", help="print only the line of JSON")
         verb.add_argument("--out", metavar="FILE", type=Path, help="file the JSON here")

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def train_options(parser: argparse.ArgumentParser) -> None:
-    from cdcd.training.config import PRESETS, RunConfig
+    from cdcd.training.config import RunConfig
+    from cdcd.training.presets import PRESETS
 
     parser.add_argument(
         "--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: small)"
@@ -90,9 +91,10 @@ def _changes(options: Any) -> dict[str, Any]:
 def _new_config(options: Any, changes: dict[str, Any]) -> "RunConfig":
     from cdcd.settings import override
     from cdcd.training import run
-    from cdcd.training.config import preset, refuse_unused
+    from cdcd.training.config import refuse_unused
+    from cdcd.training.presets import preset
 
-    config = preset(options.preset or "small")
+    config = preset(options.preset or "small", changes.get("model", "diffusion"))
     if options.init_from is not None:
         config = run.inherited_config(config, options.init_from)
     config = override(config, changes)

@@ -13,14 +13,16 @@ from functools import partial
 import numpy as np
 import torch
 
-from cdcd.evaluation.mbr import Utility, mbr_batch, pairwise_bleu
+from cdcd.evaluation.mbr import Utility, mbr_batch, pairwise_bleu, pairwise_chrf
 from cdcd.evaluation.ngrams import Statistics, bleu, bleu_statistics, chrf, chrf_statistics
 from cdcd.evaluation.uncertainty import Interval, bootstrap
 from cdcd.evaluation.words import LanguageProfiles, copied, numbers, repeats, words
+from cdcd.settings import unknown
 
 TOKENISATIONS = {"en": "13a", "de": "intl", "zh": "zh"}
 """sacreBLEU's tokenisation by target language, as in the paper; zh is sacreBLEU's own choice."""
 DEFAULT_TOKENISATION = "13a"
+UTILITIES = ("bleu", "chrf")
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,16 @@ class Corpus:
     @property
     def utility(self) -> Utility:
         """Of minimum Bayes-risk decoding: BLEU with the words that the score counts."""
-        return partial(pairwise_bleu, tokenize=self.tokenize)
+        return utility_for("bleu", self.target_language)
+
+
+def utility_for(name: str, language: str) -> Utility:
+    """A utility of minimum Bayes-risk decoding by its name, for texts of a language."""
+    if name not in UTILITIES:
+        raise unknown("utility", name, UTILITIES)
+    if name == "chrf":
+        return pairwise_chrf
+    return partial(pairwise_bleu, tokenize=TOKENISATIONS.get(language, DEFAULT_TOKENISATION))
 
 
 @dataclass(frozen=True)

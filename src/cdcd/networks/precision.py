@@ -1,10 +1,13 @@
 """Devices and precision: bfloat16 only inside the network, everything around it in float32."""
 
+from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
 
 LARGEST_LEARNT = 2**25 - 2**16
 """Bytes of the largest block, nearly, that glibc learns from."""
@@ -26,7 +29,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}[name]
 
 
-def with_bfloat16_weights(model: nn.Module) -> nn.Module:
+def with_bfloat16_weights(model: M) -> M:
     """A copy whose linear layers hold the weights that autocast would make of them at every call."""
     copied = deepcopy(model)
     for module in copied.modules():
@@ -48,7 +51,9 @@ def keep_freed_memory() -> None:
 class Autocast:
     """A network that computes in bfloat16 when asked to; its inputs stay float32."""
 
-    def __init__(self, network: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, network: Callable[..., Tensor], device: torch.device, dtype: torch.dtype
+    ) -> None:
         self.network, self.device_type = network, device.type
         self.enabled = dtype == torch.bfloat16
 

@@ -1,6 +1,7 @@
-"""The configuration of a run, and the presets."""
+"""The configuration of a run."""
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,9 +10,10 @@ from cdcd.diffusion.objective import ObjectiveConfig
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.diffusion.warping import WarpConfig
+from cdcd.networks.beam import BeamConfig
 from cdcd.networks.decoding import DecodingConfig
 from cdcd.networks.language_model import NetworkConfig
-from cdcd.settings import unknown
+from cdcd.networks.seq2seq import Seq2SeqConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +22,7 @@ class DataConfig:
 
     source: str = "tales"
     """A built-in corpus (`tales`, `markov`), a prepared data set, a text file (one document a line) or a
-    folder (one a file)."""
+    folder (one a file). For translation: `numerals` or a prepared data set of pairs."""
     split: str = "train"
     """Which part of a prepared data set is trained on; a judge is trained on `judge`."""
     tokenizer: Literal["auto", "words", "sentencepiece", "symbols", "bytes"] = "auto"
@@ -29,7 +31,13 @@ class DataConfig:
     vocab_size: int = 32_000
     """Largest size of the vocabulary that is learnt from the corpus."""
     length: int = 64
-    """Tokens in a sequence."""
+    """Tokens in a sequence; of a translation: in the target, its end and padding included."""
+    source_length: int = 64
+    """Most tokens of a text to translate, its end included."""
+    languages: str = "en-de"
+    """What is translated into what, as two tags."""
+    reverse: bool = False
+    """Translate from the targets of a prepared data set to its sources."""
     layout: Literal["documents", "stream"] = "stream"
     """`documents`: each starts a sequence of its own, the rest is padding; `stream`: one after another."""
     num_documents: int = 60_000
@@ -40,8 +48,13 @@ class DataConfig:
     """Share of the documents held out for validation."""
 
     def __post_init__(self) -> None:
-        if self.length < 2:
-            raise ValueError(f"data.length is {self.length}, it must be at least 2")
+        for name in ("length", "source_length"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"data.{name} is {getattr(self, name)}, it must be at least 2")
+        if not re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", self.languages):
+            raise ValueError(
+                f"data.languages is {self.languages!r}; give two tags of languages, such as en-de"
+            )
         if not 0 < self.valid_share < 1:
             raise ValueError(f"data.valid_share is {self.valid_share}, it must be between 0 and 1")
         for name in ("vocab_size", "num_documents", "num_states"):
@@ -72,6 +85,10 @@ class TrainingConfig:
     """Adam's decay of the second moment."""
     momentum: float = 0.95
     """Muon's momentum."""
+    label_smoothing: float = 0.0
+    """Share of the target that goes to all tokens alike; autoregressive translators only."""
+    schedule: Literal["constant", "inverse_sqrt"] = "constant"
+    """The learning rate after its warm-up: constant, or falling with the root of the steps."""
     warmup_steps: int = 0
     """Steps over which the learning rate rises linearly."""
     decay_steps: int = 0
@@ -127,7 +144,7 @@ class TrainingConfig:
                 )
         if self.learning_rate <= 0:
             raise ValueError(f"training.learning_rate is {self.learning_rate}, it must be positive")
-        for name in ("average_decay", "momentum"):
+        for name in ("average_decay", "momentum", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"training.{name} is {getattr(self, name)}, it must be in [0, 1)")
         if self.batch_size % self.accumulate:
@@ -137,6 +154,11 @@ class TrainingConfig:
             )
         if self.compile == "graphs" and self.strategy == "fsdp":
             raise ValueError("training.compile graphs cannot shard the model (fsdp): choose on")
+        if self.schedule == "inverse_sqrt" and not self.warmup_steps:
+            raise ValueError(
+                "training.schedule inverse_sqrt falls from the end of the warm-up: set "
+                "training.warmup_steps above 0"
+            )
         if self.patience and not self.validate_every:
             raise ValueError(
                 "training.patience counts validations: set training.validate_every above 0"
@@ -147,17 +169,21 @@ class TrainingConfig:
 class RunConfig:
     """Everything that defines a run."""
 
+    task: Literal["text", "translation"] = "text"
+    """`text`: a language model; `translation`: an encoder-decoder."""
     model: Literal["diffusion", "autoregressive"] = "diffusion"
     """`diffusion`, or `autoregressive`: the baseline and the judge, of the same blocks."""
     data: DataConfig = field(default_factory=DataConfig)
     process: ProcessConfig = field(default_factory=ProcessConfig)
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
+    seq2seq: Seq2SeqConfig = field(default_factory=Seq2SeqConfig)
     warp: WarpConfig = field(default_factory=WarpConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    beam: BeamConfig = field(default_factory=BeamConfig)
 
     def __post_init__(self) -> None:
         prefix = self.objective.prefix_length
@@ -167,94 +193,38 @@ class RunConfig:
             )
         if self.network.tied_head and self.model != "autoregressive":
             raise ValueError("network.tied_head is for autoregressive models; leave it off")
+        if self.task == "translation":
+            self._check_translation()
+
+    def _check_translation(self) -> None:
+        if self.objective.masking != "none":
+            raise ValueError(
+                f"objective.masking is {self.objective.masking}; nothing of a translation is given: "
+                f"set it to none"
+            )
+        if self.training.strategy == "fsdp":
+            raise ValueError("translation models are not sharded (fsdp): choose ddp")
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Sections that a model of this kind does not have."""
+        autoregressive, translates = self.model == "autoregressive", self.task == "translation"
+        return (
+            *(DIFFUSION_ONLY if autoregressive else ("decoding",)),
+            *(("network",) if translates else ("seq2seq",)),
+            *(() if autoregressive and translates else ("beam",)),
+        )
 
 
 DIFFUSION_ONLY = ("process", "embedding", "warp", "objective", "sampling")
-AUTOREGRESSIVE_ONLY = ("decoding",)
 
 
 def refuse_unused(config: RunConfig, changes: Iterable[str]) -> None:
     """A setting that a run's model does not have is a mistake, not a thing to ignore."""
-    autoregressive = config.model == "autoregressive"
-    unused = DIFFUSION_ONLY if autoregressive else AUTOREGRESSIVE_ONLY
     for name in changes:
-        if name.split(".")[0] in unused:
-            raise ValueError(f"{name} is no setting of {config.model} models; leave it out")
-
-
-def base() -> RunConfig:
-    """The paper's base model (§6.1): 8 blocks of 1024, one million steps of 1024 × 64 tokens."""
-    return RunConfig()
-
-
-def large() -> RunConfig:
-    """The paper's 1.3B model (§6.5): 24 blocks of 2048, 600,000 steps of 2048 × 256 tokens."""
-    return RunConfig(
-        data=DataConfig(length=256),
-        network=NetworkConfig(num_blocks=24, width=2048, num_heads=16),
-        training=TrainingConfig(steps=600_000, batch_size=2048, accumulate=16),
-    )
-
-
-def small() -> RunConfig:
-    """A model for one GPU and a few minutes: 8 blocks of 512, vocabulary 8192."""
-    return RunConfig(
-        data=DataConfig(vocab_size=8192),
-        embedding=EmbeddingConfig(dim=128),
-        network=NetworkConfig(num_blocks=8, width=512, num_heads=8),
-        warp=WarpConfig(bins="log"),
-        training=TrainingConfig(
-            steps=20_000,
-            batch_size=512,
-            learning_rate=5e-4,
-            warmup_steps=500,
-            decay_steps=4_000,
-            average_decay=0.999,
-            validate_every=1_000,
-            checkpoint_every=1_000,
-        ),
-    )
-
-
-def demo() -> RunConfig:
-    """The tales in a few minutes on two CPU cores."""
-    return RunConfig(
-        data=DataConfig(length=44, layout="documents", num_documents=80_000, vocab_size=2048),
-        process=ProcessConfig(t_min=0.5, t_max=20.0),
-        embedding=EmbeddingConfig(dim=32, init_scale=0.05),
-        network=NetworkConfig(num_blocks=3, width=96, num_heads=4, mlp_ratio=2, time_units=64),
-        warp=WarpConfig(bins="log", learning_rate=0.02, average_decay=0.95, uniformity=0.05),
-        objective=ObjectiveConfig(self_conditioned_share=0.75),
-        training=TrainingConfig(
-            steps=2_500,
-            batch_size=64,
-            optimiser="muon",
-            learning_rate=8e-3,
-            momentum=0.9,
-            beta2=0.98,
-            warmup_steps=30,
-            decay_steps=600,
-            average_decay=0.987,
-            seed=2,  # One in three seeds is this good in so few steps: see the README.
-            validate_every=1_000,
-            valid_sequences=64,
-            checkpoint_every=500,
-            compile="off",
-        ),
-        sampling=SamplingConfig(num_steps=100, score_temperature=0.8),
-    )
-
-
-PRESETS: dict[str, Callable[[], RunConfig]] = {
-    "demo": demo,
-    "small": small,
-    "base": base,
-    "large": large,
-}
-
-
-def preset(name: str) -> RunConfig:
-    """A preset by its name."""
-    if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
-    return PRESETS[name]()
+        if name.split(".")[0] in config.unused:
+            raise ValueError(
+                f"{name} is no setting of {config.model} models for {config.task}; leave it out"
+            )
+    if config.training.label_smoothing and "beam" in config.unused:
+        raise ValueError("training.label_smoothing is for autoregressive translators; leave it out")

@@ -92,10 +92,12 @@ def make_muon(
 
 
 def learning_rate_at(step: int, config: TrainingConfig) -> float:
-    """Linear warm-up, then constant, then linear decay over the last steps."""
+    """Linear warm-up, then constant or falling, then linear decay over the last steps."""
     rate = config.learning_rate
     if config.warmup_steps:
         rate *= min(1.0, (step + 1) / config.warmup_steps)
+    if config.schedule == "inverse_sqrt":
+        rate *= min(1.0, (config.warmup_steps / (step + 1)) ** 0.5)
     if config.decay_steps:
         rate *= min(1.0, (config.steps - step) / config.decay_steps)
     return rate

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from cdcd.data import numerals
 from cdcd.data.corpus import (
     BUILT_IN,
     Split,
@@ -16,6 +17,8 @@ from cdcd.data.corpus import (
     split_documents,
     to_sequences,
 )
+from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs, pairs_in_memory
+from cdcd.data.parallel import BUILT_IN_PAIRS
 from cdcd.data.shards import InMemory, Sequences, TokenDataset, is_dataset
 from cdcd.data.tokenizer import Tokenizer, tokenizer_hash
 from cdcd.settings import flatten, override
@@ -23,6 +26,7 @@ from cdcd.training.checkpoint import Checkpoint, RunDirectory, check_shapes, ref
 from cdcd.training.config import DataConfig, RunConfig
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import check_shares
+from cdcd.training.presets import TRANSLATION
 from cdcd.training.trainer import Trainer, initial_checkpoint
 
 
@@ -54,6 +58,13 @@ def load_documents(config: RunConfig) -> Split:
 def load_corpus(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus:
     """A run's text by its tokenizer; without one, by that of the data set, or one learnt from the text."""
     data = config.data
+    if config.task == "translation":
+        return load_pairs(config, tokenizer)
+    if data.source == BUILT_IN_PAIRS or holds_pairs(data.source):
+        raise ValueError(
+            f"{data.source} holds pairs to translate: train a translator with --task translation or "
+            f"one of the presets {', '.join(TRANSLATION)}"
+        )
     if is_dataset(data.source):
         return _prepared(data, tokenizer)
     if data.split != "train":
@@ -75,15 +86,69 @@ def load_corpus(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus
     return Corpus(tokenizer, train, valid)
 
 
+def load_pairs(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus:
+    """A translator's pairs: of a prepared data set, or drawn from the built-in task."""
+    data = config.data
+    if data.source == BUILT_IN_PAIRS:
+        return _built_in_pairs(config)
+    dataset = PreparedPairs(data.source)
+    _check_tokenizer(dataset, data, tokenizer)
+    train, valid = (prepared_pairs(dataset, data, split) for split in (data.split, "valid"))
+    return Corpus(dataset.tokenizer, train, valid)
+
+
+def prepared_pairs(dataset: PreparedPairs, data: DataConfig, split: str) -> PairDataset:
+    """The pairs of a part of a prepared data set that fit the model."""
+    return dataset.sequences(
+        split, source_length=data.source_length, target_length=data.length, reverse=data.reverse
+    )
+
+
+def _built_in_pairs(config: RunConfig) -> Corpus:
+    data, tokenizer = config.data, numerals.tokenizer()
+    num_valid = max(1, round(data.valid_share * data.num_documents))
+    counts = {False: data.num_documents - num_valid, True: num_valid}
+    train, valid = (
+        pairs_in_memory(
+            built_in_pairs(data, count, seed=config.training.seed, held_out=held_out),
+            tokenizer,
+            source_length=data.source_length,
+            target_length=data.length,
+        )
+        for held_out, count in counts.items()
+    )
+    return Corpus(tokenizer, train, valid)
+
+
+def built_in_pairs(
+    data: DataConfig, count: int, *, seed: int, held_out: bool
+) -> list[tuple[str, str]]:
+    """Pairs of the built-in task in the direction of the run, of meanings held out or others."""
+    if data.languages == "en-de":
+        return numerals.sample_pairs(count, seed=seed, held_out=held_out)
+    if data.languages != "de-en":
+        raise ValueError(
+            f"data.languages is {data.languages}; {BUILT_IN_PAIRS} are written in en-de or de-en"
+        )
+    drawn = numerals.sample_pairs(count, seed=seed, direction="de-en", held_out=held_out)
+    return [(german, english) for english, german in drawn]
+
+
 def _prepared(data: DataConfig, tokenizer: Tokenizer | None) -> Corpus:
     dataset = TokenDataset(Path(data.source))
+    _check_tokenizer(dataset, data, tokenizer)
+    train, valid = (prepared_sequences(dataset, data, split) for split in (data.split, "valid"))
+    return Corpus(dataset.tokenizer, train, valid)
+
+
+def _check_tokenizer(
+    dataset: TokenDataset | PreparedPairs, data: DataConfig, tokenizer: Tokenizer | None
+) -> None:
     if tokenizer is not None and tokenizer_hash(tokenizer) != dataset.tokenizer_hash:
         raise ValueError(
             f"the data set {data.source} has another tokenizer (hash {dataset.tokenizer_hash[:12]}) "
             f"than the run ({tokenizer_hash(tokenizer)[:12]}); prepare it again with --tokenizer RUN"
         )
-    train, valid = (prepared_sequences(dataset, data, split) for split in (data.split, "valid"))
-    return Corpus(dataset.tokenizer, train, valid)
 
 
 def prepared_sequences(dataset: TokenDataset, data: DataConfig, split: str) -> Sequences:
@@ -108,7 +173,18 @@ def start(
     world.on_main(lambda: made.append(_create(config, out, init_from)))
     run = RunDirectory(out)
     corpus = made[0] if made else load_corpus(config, run.tokenizer)
+    _tell_dropped(corpus, world, console)
     return Trainer(run, corpus.train, corpus.valid, console=console, world=world)
+
+
+def _tell_dropped(corpus: Corpus, world: World, console: Console | None) -> None:
+    """Say how many pairs are too long for the model."""
+    for name, part in (("train", corpus.train), ("valid", corpus.valid)):
+        if isinstance(part, PairDataset) and part.num_dropped and world.is_main:
+            (console or Console()).print(
+                f"{name}: {part.num_dropped:,} of {len(part) + part.num_dropped:,} pairs left out: "
+                f"longer than {part.source_length} + {part.target_length} tokens"
+            )
 
 
 def _create(config: RunConfig, out: Path, init_from: Path | None) -> Corpus:
@@ -126,7 +202,7 @@ def _create(config: RunConfig, out: Path, init_from: Path | None) -> Corpus:
 
 def _located(config: RunConfig) -> RunConfig:
     """The corpus by its full path, so that the run can be resumed from any folder."""
-    if config.data.source in BUILT_IN:
+    if config.data.source in (*BUILT_IN, BUILT_IN_PAIRS):
         return config
     source = str(Path(config.data.source).expanduser().resolve())
     return replace(config, data=replace(config.data, source=source))
@@ -173,6 +249,7 @@ def resume(
             f"for more: --resume --training.steps {config.training.steps * 2}"
         )
     corpus = load_corpus(config, run.tokenizer)
+    _tell_dropped(corpus, world, console)
     trainer = Trainer(
         run,
         corpus.train,

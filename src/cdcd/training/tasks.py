@@ -1,5 +1,7 @@
 """What a Trainer trains: a diffusion model with its time warp, or an autoregressive one.
 
+Both are of language models here; `training/translation.py` makes translators of them.
+
 A task owns the model, knows its loss, and learns what is learnt beside the model. The Trainer sees
 batches, gradients and checkpoints, and never asks which task it has.
 """
@@ -8,12 +10,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from cdcd.diffusion.estimator import Network
 from cdcd.diffusion.objective import (
     Draws,
     ObjectiveConfig,
@@ -25,13 +28,18 @@ from cdcd.diffusion.warping import TimeWarp
 from cdcd.networks.autoregressive import AutoregressiveModel, counted, token_nll
 from cdcd.networks.language_model import LanguageModel
 from cdcd.networks.precision import Autocast
+from cdcd.networks.translation import TranslationModel
+from cdcd.networks.translator import AutoregressiveTranslator
 from cdcd.training.checkpoint import Tensors, with_prefix, without_prefix
 from cdcd.training.config import RunConfig
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.draws import draw_for_step, room_for_noisy
 from cdcd.training.optimiser import make_adam
-from cdcd.training.parallel import Alone, Engine, make_engine
+from cdcd.training.parallel import Alone, Engine
 from cdcd.training.validation import Report, TokenReport, validate
+
+D = TypeVar("D", LanguageModel, TranslationModel)
+A = TypeVar("A", AutoregressiveModel, AutoregressiveTranslator)
 
 RECENT = 8
 """Batches whose losses are kept for the picture of the warp."""
@@ -113,51 +121,6 @@ class Task(Protocol):
         ...
 
 
-def build_model(config: RunConfig, vocab_size: int) -> LanguageModel | AutoregressiveModel:
-    """A newly initialised model, a function of the seed; the global generator is left as it was."""
-    with torch.random.fork_rng():
-        torch.manual_seed(config.training.seed)
-        if config.model == "autoregressive":
-            return AutoregressiveModel(
-                config.network,
-                vocab_size=vocab_size,
-                length=config.data.length,
-                tied=config.network.tied_head,
-            )
-        return LanguageModel(
-            config.network,
-            config.embedding,
-            config.process,
-            vocab_size=vocab_size,
-            length=config.data.length,
-        )
-
-
-def make_task(
-    config: RunConfig,
-    vocab_size: int,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    world: World = ALONE,
-) -> Task:
-    """The task of a run, its model spread over the ranks."""
-    model = build_model(config, vocab_size).to(device)
-    engine = make_engine(config.training.strategy, world, model, model.blocks, device)
-    if engine.is_sharded:
-        compile_blocks(model.blocks, config.training.compile, device)
-    if isinstance(model, AutoregressiveModel):
-        return AutoregressiveTask(config, model, device=device, dtype=dtype, engine=engine)
-    return DiffusionTask(config, model, device=device, dtype=dtype, engine=engine, world=world)
-
-
-def compile_blocks(blocks: nn.Module, mode: str, device: torch.device) -> None:
-    """Compile each block by itself: gathering its weights before and after cannot be compiled."""
-    if mode == "on" or (mode == "auto" and device.type == "cuda"):
-        for block in blocks.children():
-            block.forward = torch.compile(block.forward, dynamic=False)
-
-
 def is_graphed(mode: str, device: torch.device) -> bool:
     """Whether whole steps are captured as CUDA graphs; `auto` does so on a GPU."""
     return device.type == "cuda" and mode in ("auto", "graphs")
@@ -172,20 +135,20 @@ def compiled(
     return torch.compile(function, dynamic=False)
 
 
-class DiffusionTask:
+class DiffusionTask(Generic[D]):
     """Score interpolation (§3.1) with the time warp that is fitted beside it (§3.3)."""
 
     def __init__(
         self,
         config: RunConfig,
-        model: LanguageModel,
+        model: D,
         *,
         device: torch.device,
         dtype: torch.dtype,
         engine: Engine | None = None,
         world: World = ALONE,
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.dtype = config, device, dtype
         self.model, self.world = model, world
         self.engine = engine or Alone()
         self.network = Autocast(model, device, dtype)
@@ -203,7 +166,7 @@ class DiffusionTask:
     def draw(self, tokens: Int[Tensor, "batch seq"], step: int) -> Draws:
         batch = len(tokens) * self.world.size
         return draw_for_step(
-            (batch, tokens.shape[1], self.config.embedding.dim),
+            (batch, self.targets(tokens).shape[1], self.config.embedding.dim),
             self.config.objective,
             self.warp.training_schedule(),
             seed=self.config.training.seed,
@@ -211,6 +174,16 @@ class DiffusionTask:
             device=self.device,
             rows=self.world.rows(batch),
         )
+
+    def targets(self, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch targets"]:
+        """What is predicted of a batch."""
+        return tokens
+
+    def bind(
+        self, tokens: Int[Tensor, "batch seq"], is_dropped: Bool[Tensor, " batch"], first_row: int
+    ) -> Network:
+        """The network of a part of a batch, from `first_row` on."""
+        return self.network
 
     def num_targets(self, tokens: Int[Tensor, "batch seq"], drawn: Draws) -> Int[Tensor, ""]:
         return drawn.is_noisy.sum()
@@ -238,9 +211,9 @@ class DiffusionTask:
     ) -> tuple[Tensor, Tensor]:
         """Tensors in, tensors out: both passes of the network and the loss in one compiled graph."""
         losses = training_loss(
-            self.network,
+            self.bind(tokens, is_dropped, first_row),
             self.model.embedding.table(),
-            tokens,
+            self.targets(tokens),
             Draws(t=t, eps=eps, is_noisy=is_noisy, is_dropped=is_dropped),
             objective=self.config.objective,
             embedding=self.config.embedding,
@@ -272,9 +245,12 @@ class DiffusionTask:
     def validate(self, tokens: Int[Tensor, "sequences length"]) -> Report:
         return self.engine.evaluate(self._report, tokens)
 
+    @torch.no_grad()
     def _report(self, tokens: Int[Tensor, "sequences length"]) -> Report:
         table = self.model.embedding.table().detach()
-        return validate(self.network, table, tokens, self.warp.schedule(), self.config)
+        nothing_dropped = torch.zeros(len(tokens), dtype=torch.bool, device=self.device)
+        network = self.bind(tokens, nothing_dropped, 0)
+        return validate(network, table, self.targets(tokens), self.warp.schedule(), self.config)
 
     def observed(self) -> dict[str, Any]:
         """Noise levels and losses of recent sequences: what the warp was fitted to, for plots."""
@@ -300,20 +276,21 @@ class DiffusionTask:
         self.recent.extend(zip(*columns, strict=True))
 
 
-class AutoregressiveTask:
+class AutoregressiveTask(Generic[A]):
     """Next-token prediction, the baseline of Table 3 and the judge; padding is not predicted."""
 
     def __init__(
         self,
         config: RunConfig,
-        model: AutoregressiveModel,
+        model: A,
         *,
         device: torch.device,
         dtype: torch.dtype,
         engine: Engine | None = None,
+        world: World = ALONE,
     ) -> None:
         self.config = config
-        self.model = model
+        self.model, self.world = model, world
         self.engine = engine or Alone()
         self.network = Autocast(model, device, dtype)
         mode = "off" if self.engine.is_sharded else config.training.compile
@@ -326,16 +303,25 @@ class AutoregressiveTask:
     def draw(self, tokens: Int[Tensor, "batch seq"], step: int) -> None:
         return None
 
+    def targets(self, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch targets"]:
+        """What is predicted of a batch."""
+        return tokens
+
+    def token_losses(self, tokens: Int[Tensor, "batch seq"]) -> tuple[Tensor, Tensor]:
+        """What is trained on, and −ln p, of each token; zero in the padding."""
+        nll = token_nll(self.network(tokens), tokens).masked_fill(~counted(tokens), 0.0)
+        return nll, nll
+
     def num_targets(self, tokens: Int[Tensor, "batch seq"], drawn: None) -> Int[Tensor, ""]:
-        return counted(tokens).sum()
+        return counted(self.targets(tokens)).sum()
 
     def loss(self, tokens: Int[Tensor, "batch seq"], drawn: None, rows: slice) -> PartLoss:
         return PartLoss(*self.engine.loss(self._losses, tokens[rows]))
 
     def _plain_losses(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        nll = token_nll(self.network(tokens), tokens).masked_fill(~counted(tokens), 0.0)
-        sums = nll.sum(1)
-        return sums.sum(), (sums / counted(tokens).sum(1)).detach()
+        trained, nll = self.token_losses(tokens)
+        counts = counted(self.targets(tokens)).sum(1)
+        return trained.sum(), (nll.sum(1) / counts).detach()
 
     def noise_levels(self, drawn: None) -> None:
         return None
@@ -356,7 +342,7 @@ class AutoregressiveTask:
     @torch.no_grad()
     def _report(self, tokens: Int[Tensor, "sequences length"]) -> Report:
         sums = [
-            (self._plain_losses(part)[0], counted(part).sum())
+            (self.token_losses(part)[1].sum(), counted(self.targets(part)).sum())
             for part in tokens.split(self.config.training.batch_size)
         ]
         total, count = (torch.stack(column).sum() for column in zip(*sums, strict=True))

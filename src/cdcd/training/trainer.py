@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from cdcd.data.shards import Sequences, Shuffled
 from cdcd.networks.precision import choose_dtype, keep_freed_memory
+from cdcd.training.build import make_task
 from cdcd.training.captured import CapturedStep
 from cdcd.training.checkpoint import (
     SHARDS,
@@ -32,7 +33,7 @@ from cdcd.training.distributed import ALONE, World, is_lost_contact
 from cdcd.training.logging import Display, MetricsLog, NoLog
 from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_adam, make_muon
 from cdcd.training.parallel import check_shares, part_of, whole
-from cdcd.training.tasks import is_graphed, listed, make_task
+from cdcd.training.tasks import is_graphed, listed
 from cdcd.training.watching import Best, Health, Meter, Signals, Stopped
 
 AGREE_EVERY = 5
@@ -288,13 +289,15 @@ class Trainer:
         )
 
     def _validate(self, log: MetricsLog | NoLog, best: Best) -> float:
+        self.model.eval()
         with self.averaged_weights():
             report = self.task.validate(self.valid)
+        self.model.train()
         # All ranks have computed the same; where they stop must not depend on its last bit.
         report = self.world.on_main(lambda: report)
-        row = {"step": self.step, "valid_loss": report.loss, "validation": report.as_dict()}
-        log.write(row | self.task.observed())
-        if best.update(self.step, report.loss):
+        row = {"step": self.step, "valid_loss": report.loss, "compared": report.compared}
+        log.write(row | {"validation": report.as_dict()} | self.task.observed())
+        if best.update(self.step, report.compared):
             self.save(spare=best.step)
         return report.loss
 

@@ -1,12 +1,14 @@
 """Validation: cross-entropy, accuracy and prediction entropy at fixed noise levels, on held-out text."""
 
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cdcd.data.tokenizer import PAD
 from cdcd.diffusion.estimator import Network
 from cdcd.diffusion.objective import Draws, Room, training_loss
 from cdcd.diffusion.warping import NoiseSchedule, from_unit
@@ -23,6 +25,11 @@ class Report(Protocol):
 
     @property
     def loss(self) -> float: ...
+    @property
+    def compared(self) -> float:
+        """What a better model has less of, whatever its time warp: training may stop by it."""
+        ...
+
     def as_dict(self) -> dict[str, object]: ...
 
 
@@ -32,6 +39,10 @@ class TokenReport:
 
     loss: float
     num_tokens: int
+
+    @property
+    def compared(self) -> float:
+        return self.loss
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -45,14 +56,22 @@ class LevelReport:
     loss: float
     accuracy: float
     entropy: float
+    text_loss: float
+    """The loss without padding, which is easily told and can be most of a sequence."""
 
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """The levels, and the loss averaged over uniform time u."""
+    """The levels, and the loss averaged over uniform time u, with padding and without."""
 
     loss: float
+    text_loss: float
     levels: list[LevelReport]
+
+    @property
+    def compared(self) -> float:
+        """The mean over the fixed levels: those of uniform time move with the warp."""
+        return fmean(level.text_loss for level in self.levels)
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -80,8 +99,12 @@ def validate(
     def at(t: float) -> LevelReport:
         return _at_level(network, table, tokens, is_noisy, eps, t, config)
 
-    mean = sum(at(t).loss for t in by_time) / NUM_LEVELS
-    return ValidationReport(mean, [at(t) for t in by_level])
+    found = [at(t) for t in by_time]
+    return ValidationReport(
+        loss=fmean(each.loss for each in found),
+        text_loss=fmean(each.text_loss for each in found),
+        levels=[at(t) for t in by_level],
+    )
 
 
 def _at_level(
@@ -113,4 +136,5 @@ def _at_level(
     right = (losses.logits.argmax(-1) == targets).float()
     entropy = -(log_probs.exp() * log_probs).sum(-1)
     picked = -log_probs.gather(-1, targets[..., None])[..., 0]
-    return LevelReport(t, *(float(values.mean()) for values in (picked, right, entropy)))
+    of_text = picked[targets != PAD]
+    return LevelReport(t, *(float(values.mean()) for values in (picked, right, entropy, of_text)))

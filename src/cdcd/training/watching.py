@@ -46,7 +46,7 @@ class Best:
             if "valid_loss" in row:
                 # Patience may be new to this run: a better loss whose weights are gone is no best.
                 if row["step"] in saved:
-                    self.update(row["step"], row["valid_loss"])
+                    self.update(row["step"], row.get("compared", row["valid_loss"]))
                 elif self.step is not None:
                     self.waited += 1
 

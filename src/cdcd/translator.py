@@ -1,0 +1,336 @@
+"""Trained translators in use (§6.6): load a run, translate sentences, alone or by many samples of each.
+
+translator = cdcd.load_translator("runs/numerals")
+print(translator.translate(["Anna gets up at half past two."], num_samples=10))
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cdcd.data.tokenizer import EOS, PAD, Tokenizer
+from cdcd.diffusion.embedding import Projection
+from cdcd.diffusion.estimator import Estimator, Guided, NetworkEstimator
+from cdcd.diffusion.sampling import SamplingConfig, sample, time_grid
+from cdcd.diffusion.warping import TimeWarp
+from cdcd.generation import check_sampling, load_parts
+from cdcd.networks.beam import BeamConfig, beam_search
+from cdcd.networks.capture import make_recorder
+from cdcd.networks.decoding import DecodingConfig, decode_targets
+from cdcd.networks.precision import Autocast, with_bfloat16_weights
+from cdcd.networks.seq2seq import Memory
+from cdcd.networks.translation import Source, TranslationModel
+from cdcd.networks.translator import AutoregressiveTranslator
+from cdcd.seeding import generator_for
+from cdcd.settings import override
+from cdcd.training.config import RunConfig
+
+Done = Callable[[float], None]
+"""Told how much is done, from 0 to 1."""
+Place = tuple[int, int, int]
+"""The seed, the number of the sentence and that of the sample: what a sample's noise depends on."""
+
+
+class Translator(ABC):
+    """A trained translator with its tokenizer."""
+
+    def __init__(self, config: RunConfig, tokenizer: Tokenizer, device: torch.device) -> None:
+        self.config, self.tokenizer, self.device = config, tokenizer, device
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Source and target."""
+        source, _, target = self.config.data.languages.partition("-")
+        return source, target
+
+    @abstractmethod
+    def settings(self, changes: Mapping[str, Any], num_samples: int = 1) -> Any:
+        """The run's own settings with changes."""
+
+    @abstractmethod
+    def fill(
+        self,
+        source: Int[Tensor, "sources source"],
+        places: Sequence[Place],
+        settings: Any,
+        done: Done,
+    ) -> Int[Tensor, "batch seq"]:
+        """A target for each place; there can be several a source, which follow one another."""
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        num_samples: int = 1,
+        utility: str = "bleu",
+        seed: int = 0,
+        batch_size: int = 64,
+        callback: Done | None = None,
+        **settings: Any,
+    ) -> list[str]:
+        """Translate each text: with several samples, the one most like the others (`evaluation.mbr`)."""
+        samples = self.samples(
+            texts,
+            num_samples=num_samples,
+            seed=seed,
+            batch_size=batch_size,
+            callback=callback,
+            **settings,
+        )
+        if num_samples == 1:
+            return [each[0] for each in samples]
+        from cdcd.evaluation.mbr import mbr_batch
+        from cdcd.evaluation.translation import utility_for
+
+        chosen = mbr_batch(samples, utility_for(utility, self.languages[1]))[:, 0]
+        return [each[int(choice)] for each, choice in zip(samples, chosen, strict=True)]
+
+    def samples(
+        self,
+        texts: Sequence[str],
+        *,
+        num_samples: int = 1,
+        seed: int = 0,
+        batch_size: int = 64,
+        callback: Done | None = None,
+        **settings: Any,
+    ) -> list[list[str]]:
+        """Several translations of each text; of an empty one, empty ones.
+
+        Sample j of text i depends on (seed, i, j) alone. `batch_size` counts translations.
+        """
+        for name, value in (("num_samples", num_samples), ("batch_size", batch_size)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}, it must be at least 1")
+        chosen = self.settings(settings, num_samples)
+        found = [[""] * num_samples for _ in texts]
+        sources = {i: self.encode(text) for i, text in enumerate(texts) if text.strip()}
+        batches = _batches(list(sources), num_samples, batch_size)
+        for number, (rows, columns) in enumerate(batches):
+
+            def done(share: float, number: int = number) -> None:
+                if callback is not None:
+                    callback((number + share) / len(batches))
+
+            targets = self.fill(
+                torch.tensor([sources[i] for i in rows], device=self.device),
+                [(seed, i, j) for i in rows for j in columns],
+                chosen,
+                done,
+            )
+            done(1.0)
+            shown = iter(self.decode(target) for target in targets.tolist())
+            for i in rows:
+                for j in columns:
+                    found[i][j] = next(shown)
+        return found
+
+    def num_tokens(self, text: str) -> int:
+        """Tokens of a text to translate, its end included."""
+        return len(self.tokenizer.encode(text)) + 1
+
+    def encode(self, text: str) -> list[int]:
+        """A text as the model reads it."""
+        tokens, room = [*self.tokenizer.encode(text), EOS], self.config.data.source_length
+        if len(tokens) > room:
+            raise ValueError(
+                f"the text {text[:40]!r}… has {len(tokens)} tokens, this model reads at most {room}; "
+                f"split it into sentences"
+            )
+        return [*tokens, *[PAD] * (room - len(tokens))]
+
+    def decode(self, target: list[int]) -> str:
+        """A target as text: what follows its first end is discarded."""
+        end = target.index(EOS) if EOS in target else len(target)
+        return self.tokenizer.decode([token for token in target[:end] if token != PAD])
+
+
+def _batches(
+    numbers: list[int], num_samples: int, batch_size: int
+) -> list[tuple[list[int], range]]:
+    """Texts and samples that are made together, as many samples of each."""
+    at_once = min(num_samples, batch_size)
+    texts = batch_size // at_once
+    return [
+        (numbers[first : first + texts], range(start, min(start + at_once, num_samples)))
+        for start in range(0, num_samples, at_once)
+        for first in range(0, len(numbers), texts)
+    ]
+
+
+class DiffusionTranslator(Translator):
+    """A diffusion model: the whole target at once, from noise."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        tokenizer: Tokenizer,
+        model: TranslationModel,
+        warp: TimeWarp,
+        *,
+        dtype: torch.dtype = torch.float32,
+        compile: str = "auto",
+    ) -> None:
+        device = model.positions.device
+        super().__init__(config, tokenizer, device)
+        self.dtype, self.network_dtype = (
+            torch.float64 if dtype == torch.float64 else torch.float32,
+            dtype,
+        )
+        model.to(self.dtype).eval().requires_grad_(False)
+        self.warp = warp
+        self.table: Float[Tensor, "vocab embed"] = model.embedding.table().detach()
+        self.model = with_bfloat16_weights(model) if dtype == torch.bfloat16 else model
+        self.recorder = make_recorder(compile, device)
+
+    def settings(self, changes: Mapping[str, Any], num_samples: int = 1) -> SamplingConfig:
+        config = override(self.config.sampling, changes)
+        check_sampling(config, self.config.objective)
+        if config.replacement:
+            raise ValueError("replacement is for given tokens; a translation has none")
+        return config
+
+    @torch.no_grad()
+    def fill(
+        self,
+        source: Int[Tensor, "sources source"],
+        places: Sequence[Place],
+        settings: SamplingConfig,
+        done: Done,
+    ) -> Int[Tensor, "batch seq"]:
+        shape = (self.config.data.length, self.table.shape[1])
+        noise = torch.stack([torch.randn(shape, generator=generator_for(*p)) for p in places])
+        noise = noise.to(self.device, self.dtype)
+        estimator = self.estimator(source, len(places), settings)
+        times = time_grid(settings, self.config.process, self.warp.schedule(), self.dtype)
+        found = sample(
+            estimator,
+            self.table,
+            noise,
+            times,
+            settings,
+            callback=lambda info: done((info.index + 1) / info.num_steps),
+        )
+        return found.tokens
+
+    def estimator(
+        self, source: Int[Tensor, "sources source"], rows: int, config: SamplingConfig
+    ) -> Estimator:
+        """The network with its sources, behind guidance where it is set, recorded where this model
+        records."""
+        guided = config.guidance_scale != 1.0
+        is_dropped = torch.zeros(len(source), dtype=torch.bool, device=self.device)
+        if guided:
+            source, is_dropped, rows = source.repeat(2, 1), is_dropped.repeat(2), 2 * rows
+            is_dropped[len(source) // 2 :] = True
+        with Autocast(self.model, self.device, self.network_dtype).precision():
+            encoded = self.model.encode(source, is_dropped)
+        memory = encoded.memory
+        conditioning = (memory.keys, memory.values, memory.is_real, encoded.condition)
+        part = config.of_evaluation
+        bind = partial(self._bind, rows=rows, config=part, guided=guided)
+        if self.recorder is None:
+            return bind(*conditioning)
+        return self.recorder((part, guided, rows), bind, conditioning)
+
+    def _bind(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        is_real: Tensor,
+        condition: Tensor,
+        *,
+        rows: int,
+        config: SamplingConfig,
+        guided: bool,
+    ) -> Estimator:
+        bound = self.model.bind(Source(Memory(keys, values, is_real), condition))
+        objective, embedding = self.config.objective, self.config.embedding
+        shape = (rows, self.config.data.length)
+        estimator = NetworkEstimator(
+            network=Autocast(bound, self.device, self.network_dtype),
+            table=self.table,
+            tokens=torch.full(shape, PAD, device=self.device),
+            is_noisy=torch.ones(shape, dtype=torch.bool, device=self.device),
+            self_conditioning=config.self_conditioning and objective.self_conditioning,
+            softmax_temperature=config.softmax_temperature,
+            nucleus=config.nucleus,
+            trained=Projection(renormalise=embedding.renormalise, clamp=embedding.clamp),
+            projection=Projection(
+                renormalise=embedding.renormalise or config.renormalise,
+                clamp=embedding.clamp or config.clamp,
+            ),
+        )
+        return Guided(estimator, config.guidance_scale) if guided else estimator
+
+
+class BeamTranslator(Translator):
+    """The autoregressive baseline: beam search, or tokens drawn one by one where many are wanted."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        tokenizer: Tokenizer,
+        model: AutoregressiveTranslator,
+        *,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(config, tokenizer, model.embedding.weight.device)
+        model.to(torch.float64 if dtype == torch.float64 else torch.float32)
+        self.model = model.eval().requires_grad_(False)
+        self.precision = Autocast(model, self.device, dtype).precision
+
+    def settings(
+        self, changes: Mapping[str, Any], num_samples: int = 1
+    ) -> BeamConfig | DecodingConfig:
+        """Beam search; drawing where its settings are given, or several samples are wanted."""
+        names = set(BeamConfig.__dataclass_fields__)
+        is_drawn = num_samples > 1 or (changes and not names & set(changes))
+        if not is_drawn:
+            return override(self.config.beam, changes)
+        return override(self.config.decoding, changes)
+
+    @torch.no_grad()
+    def fill(
+        self,
+        source: Int[Tensor, "sources source"],
+        places: Sequence[Place],
+        settings: BeamConfig | DecodingConfig,
+        done: Done,
+    ) -> Int[Tensor, "batch seq"]:
+        with self.precision():
+            if isinstance(settings, BeamConfig):
+                return beam_search(self.model, source, settings).best()
+            u = [torch.rand(self.model.length, generator=generator_for(*p)) for p in places]
+            return decode_targets(self.model, source, torch.stack(u).to(self.device), settings)
+
+
+def load_translator(
+    run: str | Path,
+    *,
+    checkpoint: int | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    compile: str = "auto",
+) -> Translator:
+    """Load a run's last checkpoint for translating; see `cdcd.load` for the options."""
+    loaded = load_parts(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    match loaded.model:
+        case TranslationModel():
+            return DiffusionTranslator(
+                loaded.config,
+                loaded.tokenizer,
+                loaded.model,
+                loaded.warp(),
+                dtype=loaded.dtype,
+                compile=compile,
+            )
+        case AutoregressiveTranslator():
+            return BeamTranslator(loaded.config, loaded.tokenizer, loaded.model, dtype=loaded.dtype)
+    raise ValueError(f"{run} is a language model, no translator: use cdcd sample")
