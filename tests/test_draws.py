@@ -231,3 +231,21 @@ def test_draws_depend_on_seed_and_step_alone():
     assert not torch.equal(draw(0, 3), draw(1, 3))
     assert torch.equal(before, torch.random.get_rng_state())
     assert stats.kstest(draw(5, 5).flatten().numpy(), "norm").pvalue > P_VALUE
+
+
+def test_predictions_that_are_fed_back_are_made_earlier():
+    def draw(lag: float) -> Draws:
+        objective = ObjectiveConfig(self_conditioning_lag=lag)
+        cpu = torch.device("cpu")
+        return draw_for_step((256, LENGTH, 4), objective, schedule, seed=0, step=1, device=cpu)
+
+    schedule = TimeWarp(WarpConfig(), PROCESS).schedule()
+    assert draw(0.0).t_previous is None
+    drawn = draw(0.1)
+    assert torch.equal(drawn.t, draw(0.0).t)
+    assert drawn.t_previous is not None
+    lags = schedule.uniform_time(drawn.t_previous) - schedule.uniform_time(drawn.t)
+    before_the_end = schedule.uniform_time(drawn.t) < 0.9
+    assert float(lags.min()) >= -1e-5
+    assert 0.04 < float(lags[before_the_end].mean()) < 0.06
+    assert float(lags.max()) < 0.1 + 1e-5

@@ -75,10 +75,13 @@ def run(
     objective: ObjectiveConfig | None = None,
     embedding: EmbeddingConfig | None = None,
     room: Room | None = None,
+    lag: float = 0.0,
 ):
     embedding = embedding or EmbeddingConfig(dim=DIM)
     toy, table = Toy(), make_table(normalise=embedding.normalise)
     tokens, draws = make_batch()
+    if lag:
+        draws = replace(draws, t_previous=draws.t + lag)
     losses = training_loss(
         toy,
         table.table(),
@@ -94,19 +97,22 @@ def run(
 def naive_row(toy: Toy, table: Tensor, tokens: Tensor, draws: Draws, row: int, conditioned: bool):
     """The loss of one sequence, written out position by position (§3.1, §4.1, §4.3)."""
     t = draws.t[row]
+    earlier = t if draws.t_previous is None else draws.t_previous[row]
     x = torch.zeros(LENGTH, DIM).double()
+    x_earlier = torch.zeros(LENGTH, DIM).double()
     c = torch.zeros(LENGTH, DIM).double()
     for i in range(LENGTH):
         e = table[tokens[row, i]]
         if draws.is_noisy[row, i]:
             x[i] = (e + t * draws.eps[row, i]) / (t * t + 1) ** 0.5
+            x_earlier[i] = (e + earlier * draws.eps[row, i]) / (earlier**2 + 1) ** 0.5
         elif not draws.is_dropped[row]:
             c[i] = e
     inputs: dict[str, Any] = {"c": c[None], "is_noisy": draws.is_noisy[row][None]}
     p = torch.zeros(1, LENGTH, DIM).double()
     if conditioned:
         with torch.no_grad():
-            probs = toy(x[None], t[None], x0_prev=p, **inputs).softmax(-1)
+            probs = toy(x_earlier[None], earlier[None], x0_prev=p, **inputs).softmax(-1)
         for i in range(LENGTH):
             if draws.is_noisy[row, i]:
                 p[0, i] = sum(probs[0, i, v] * table[v] for v in range(VOCAB))  # pyright: ignore[reportArgumentType]
@@ -121,9 +127,11 @@ def exact_room() -> Room:
     return Room(int(draws.is_noisy.sum()), int(draws.is_noisy[1::2].sum()))
 
 
-@pytest.mark.parametrize("room", [None, exact_room(), Room(25, 13)])
-def test_loss_and_gradients_equal_a_naive_reference(room):
-    toy, embedding, tokens, draws, losses = run(room=room)
+@pytest.mark.parametrize(
+    ("room", "lag"), [(None, 0.0), (exact_room(), 0.0), (Room(25, 13), 0.0), (None, 0.7)]
+)
+def test_loss_and_gradients_equal_a_naive_reference(room, lag):
+    toy, embedding, tokens, draws, losses = run(room=room, lag=lag)
     assert len(losses.logits) == (BATCH * LENGTH if room is None else room.batch)
     rows = self_conditioned_rows(BATCH, 0.5)
     assert rows == [1, 3, 5]

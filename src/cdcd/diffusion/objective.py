@@ -39,11 +39,19 @@ class ObjectiveConfig:
     """Train the network to use its own last prediction (§4.3)."""
     self_conditioned_share: float = 0.5
     """Share of the batch that sees its own prediction; the rest sees zeros."""
+    self_conditioning_lag: float = 0.0
+    """The prediction that is fed back was made up to so much earlier in uniform time, as in sampling, where
+    it comes from the step before; 0 (the paper): at the same noise level."""
     low_discrepancy: bool = True
     """Spread u evenly over the batch (§6.1)."""
 
     def __post_init__(self) -> None:
-        for name in ("prefix_share", "conditioning_dropout", "self_conditioned_share"):
+        for name in (
+            "prefix_share",
+            "conditioning_dropout",
+            "self_conditioned_share",
+            "self_conditioning_lag",
+        ):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(
                     f"objective.{name} is {getattr(self, name)}, it must be between 0 and 1"
@@ -60,14 +68,17 @@ class Draws:
     eps: Float[Tensor, "batch seq embed"]
     is_noisy: Bool[Tensor, "batch seq"]
     is_dropped: Bool[Tensor, " batch"]
+    t_previous: Float[Tensor, " batch"] | None = None
+    """Where the predictions that are fed back are made; None: at t."""
 
-    def rows(self, rows: slice) -> "Draws":
+    def rows(self, rows: slice | Int[Tensor, " chosen"]) -> "Draws":
         """The draws of a part of the batch."""
         return Draws(
             t=self.t[rows],
             eps=self.eps[rows],
             is_noisy=self.is_noisy[rows],
             is_dropped=self.is_dropped[rows],
+            t_previous=None if self.t_previous is None else self.t_previous[rows],
         )
 
 
@@ -138,7 +149,7 @@ def training_loss(
         share = objective.self_conditioned_share
         rows = index_self_conditioned(len(x), share, first_row, device=x.device)
         x0_prev = _first_predictions(
-            network, table, x0, x, draws, rows, projection, room.self_conditioned
+            network, table, x0, draws, rows, projection, room.self_conditioned
         )
     selection = select_noisy(draws.is_noisy, room.batch)
     logits = predict_logits(
@@ -159,25 +170,26 @@ def _first_predictions(
     network: Network,
     table: Tensor,
     x0: Tensor,
-    x: Tensor,
     draws: Draws,
     rows: Int[Tensor, " chosen"],
     projection: Projection,
     room: int | None,
 ) -> Float[Tensor, "batch seq embed"]:
     """Predictions without self-conditioning for the self-conditioned rows, zeros for the others (§4.3)."""
-    x0_prev = torch.zeros_like(x)
+    x0_prev = torch.zeros_like(x0)
     if not len(rows):
         return x0_prev
-    selection = select_noisy(draws.is_noisy[rows], room)
+    part, given = draws.rows(rows), x0[rows]
+    t = part.t if part.t_previous is None else part.t_previous
+    selection = select_noisy(part.is_noisy, room)
     logits = predict_logits(
         network,
-        x[rows],
-        draws.t[rows],
-        given=x0[rows],
+        add_noise(given, t, part.eps),
+        t,
+        given=given,
         x0_prev=None,
-        is_noisy=draws.is_noisy[rows],
-        is_dropped=draws.is_dropped[rows],
+        is_noisy=part.is_noisy,
+        is_dropped=part.is_dropped,
         selection=selection,
     )
     x0_hat = projection(expected_embedding(logits, table), table)

@@ -51,7 +51,8 @@ def map_tensors(function: Callable[[Tensor], Tensor], drawn: Any) -> Any:
     if drawn is None:
         return None
     assert is_dataclass(drawn)
-    changed = {field.name: function(getattr(drawn, field.name)) for field in fields(drawn)}
+    values = {field.name: getattr(drawn, field.name) for field in fields(drawn)}
+    changed = {name: function(value) for name, value in values.items() if value is not None}
     return replace(drawn, **changed)  # pyright: ignore[reportArgumentType]
 
 
@@ -60,4 +61,5 @@ def copy_into(places: tuple[Tensor, Any], inputs: tuple[Tensor, Any]) -> None:
     places[0].copy_(inputs[0])
     if inputs[1] is not None:
         for field in fields(inputs[1]):
-            getattr(places[1], field.name).copy_(getattr(inputs[1], field.name))
+            if (value := getattr(inputs[1], field.name)) is not None:
+                getattr(places[1], field.name).copy_(value)

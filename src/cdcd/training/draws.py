@@ -97,9 +97,15 @@ def draw_for_step(
     u = uniform_times(batch, low_discrepancy=objective.low_discrepancy, generator=generator)
     is_noisy = conditioning_masks(batch, length, objective, generator=generator)
     dropout = torch.rand(batch, generator=generator, device=device)
+    t_previous = None
+    if objective.self_conditioning_lag:
+        lag = torch.rand(batch, generator=generator, device=device)
+        earlier = u + objective.self_conditioning_lag * lag
+        t_previous = schedule.noise_levels(earlier.clamp(max=1.0)[rows])
     return Draws(
         t=schedule.noise_levels(u[rows]),
         eps=noise(shape, rows, seed=seed, step=step, device=device),
         is_noisy=is_noisy[rows],
         is_dropped=dropout[rows] < objective.conditioning_dropout,
+        t_previous=t_previous,
     )

@@ -196,8 +196,8 @@ class DiffusionTask(Generic[D]):
             objective.self_conditioned_share,
         )
         room = room_for(objective, *part.is_noisy.shape, first_row)
-        inputs = (tokens[rows], part.t, part.eps, part.is_noisy, part.is_dropped, first_row)
-        return PartLoss(*self.engine.loss(self._losses, *inputs, *room))
+        inputs = (part.t, part.eps, part.is_noisy, part.is_dropped, part.t_previous)
+        return PartLoss(*self.engine.loss(self._losses, tokens[rows], *inputs, first_row, *room))
 
     def _plain_losses(
         self,
@@ -206,6 +206,7 @@ class DiffusionTask(Generic[D]):
         eps: Tensor,
         is_noisy: Bool[Tensor, "batch seq"],
         is_dropped: Bool[Tensor, " batch"],
+        t_previous: Float[Tensor, " batch"] | None,
         first_row: int,
         *room: int,
     ) -> tuple[Tensor, Tensor]:
@@ -214,7 +215,7 @@ class DiffusionTask(Generic[D]):
             self.bind(tokens, is_dropped, first_row),
             self.model.embedding.table(),
             self.targets(tokens),
-            Draws(t=t, eps=eps, is_noisy=is_noisy, is_dropped=is_dropped),
+            Draws(t=t, eps=eps, is_noisy=is_noisy, is_dropped=is_dropped, t_previous=t_previous),
             objective=self.config.objective,
             embedding=self.config.embedding,
             first_row=first_row,
