@@ -27,6 +27,7 @@ from cdcd.diffusion.selection import select_noisy
 from cdcd.networks.precision import with_bfloat16_weights
 from cdcd.networks.seq2seq import (
     Seq2SeqConfig,
+    TokenInput,
     sinusoids,
     transformer_base,
     transformer_big,
@@ -627,10 +628,25 @@ def test_mistakes_are_explained():
     with pytest.raises(ValueError, match="sources have 9 tokens, the model reads at most 8"):
         baseline().encode(torch.ones(1, SOURCE + 4, dtype=torch.long))
     for settings, message in (
-        ({"width": 20, "num_heads": 8}, r"network.width \(20\) must be even and a multiple"),
+        ({"width": 20, "num_heads": 8}, r"seq2seq.width \(20\) must be even and a multiple"),
         ({"width": 9, "num_heads": 3}, "must be even"),
-        ({"dropout": 1.0}, "network.dropout is 1.0"),
-        ({"hidden": 0}, "network.hidden is 0"),
+        ({"dropout": 1.0}, "seq2seq.dropout is 1.0"),
+        ({"hidden": 0}, "seq2seq.hidden is 0"),
     ):
         with pytest.raises(ValueError, match=message):
             Seq2SeqConfig(**settings)
+
+
+def test_source_dropout_hides_whole_tokens_and_no_positions():
+    layer = TokenInput(16, 8, 0.0, 0.5)
+    table = torch.randn(5, 16, generator=generator_for(0, "table"))
+    tokens = torch.randint(1, 5, (64, 8), generator=generator_for(0, "tokens"))
+    torch.manual_seed(0)
+    found = (layer(tokens, table) - layer.positions) / layer.scale
+    kept = (found.abs() > 1e-6).all(-1)
+    assert torch.equal(kept, (found.abs() > 1e-6).any(-1))
+    assert 0.4 < float(kept.float().mean()) < 0.6
+    assert torch.allclose(found[kept], 2 * table[tokens][kept], atol=1e-5)
+    layer.eval()
+    expected = layer.scale * table[tokens] + layer.positions
+    assert torch.equal(layer(tokens, table), expected)

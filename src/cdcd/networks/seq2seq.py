@@ -42,6 +42,8 @@ class Seq2SeqConfig:
     """Attention heads; each has width / num_heads units."""
     dropout: float = 0.1
     """Share of units that are dropped in training."""
+    source_dropout: float = 0.0
+    """Share of the source's tokens that are hidden in training."""
     time_units: int = 128
     """Units of the timestep embedding's MLP; diffusion models only."""
 
@@ -49,16 +51,17 @@ class Seq2SeqConfig:
         sizes = ("num_encoder_blocks", "num_decoder_blocks", "width", "hidden", "num_heads")
         for name in (*sizes, "time_units"):
             if getattr(self, name) < 1:
-                raise ValueError(f"network.{name} is {getattr(self, name)}, it must be at least 1")
+                raise ValueError(f"seq2seq.{name} is {getattr(self, name)}, it must be at least 1")
         if self.width % self.num_heads or self.width % 2:
             raise ValueError(
-                f"network.width ({self.width}) must be even and a multiple of network.num_heads "
+                f"seq2seq.width ({self.width}) must be even and a multiple of seq2seq.num_heads "
                 f"({self.num_heads})"
             )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(
-                f"network.dropout is {self.dropout}, it must be at least 0 and below 1"
-            )
+        for name in ("dropout", "source_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(
+                    f"seq2seq.{name} is {getattr(self, name)}, it must be at least 0 and below 1"
+                )
 
 
 def transformer_tiny() -> Seq2SeqConfig:
@@ -132,10 +135,11 @@ class TokenInput(nn.Module):
 
     positions: Tensor
 
-    def __init__(self, width: int, length: int, dropout: float) -> None:
+    def __init__(self, width: int, length: int, dropout: float, token_dropout: float = 0.0) -> None:
         super().__init__()
         self.scale = math.sqrt(width)
         self.dropout = nn.Dropout(dropout)
+        self.token_dropout = nn.Dropout1d(token_dropout)
         self.register_buffer("positions", sinusoids(length, width), persistent=False)
 
     def forward(
@@ -146,7 +150,9 @@ class TokenInput(nn.Module):
     ) -> Float[Tensor, "batch seq width"]:
         """The tokens' positions are 0, 1, 2, … unless they are given."""
         where = slice(tokens.shape[1]) if positions is None else positions
-        h = self.scale * F.embedding(tokens, table) + self.positions[where]
+        # Whole tokens are dropped, not their positions.
+        embedded = self.token_dropout(F.embedding(tokens, table))
+        h = self.scale * embedded + self.positions[where]
         return self.dropout(h.to(working_dtype(table)))
 
 
@@ -256,7 +262,7 @@ class Encoder(nn.Module):
     def __init__(self, config: Seq2SeqConfig, length: int) -> None:
         super().__init__()
         self.length = length
-        self.input = TokenInput(config.width, length, config.dropout)
+        self.input = TokenInput(config.width, length, config.dropout, config.source_dropout)
         self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.num_encoder_blocks))
         self.norm = LayerNorm(config.width)
         initialise(self.blocks, num_branches=2)

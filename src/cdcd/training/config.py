@@ -36,6 +36,9 @@ class DataConfig:
     """Most tokens of a text to translate, its end included."""
     languages: str = "en-de"
     """What is translated into what, as two tags."""
+    extra_padding: float = 0.0
+    """Padding put at random places among the tokens of a target in training: up to so much for each token. It
+    is dropped from translations."""
     reverse: bool = False
     """Translate from the targets of a prepared data set to its sources."""
     layout: Literal["documents", "stream"] = "stream"
@@ -51,6 +54,10 @@ class DataConfig:
         for name in ("length", "source_length"):
             if getattr(self, name) < 2:
                 raise ValueError(f"data.{name} is {getattr(self, name)}, it must be at least 2")
+        if not 0 <= self.extra_padding <= 1:
+            raise ValueError(
+                f"data.extra_padding is {self.extra_padding}, it must be between 0 and 1"
+            )
         if not re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", self.languages):
             raise ValueError(
                 f"data.languages is {self.languages!r}; give two tags of languages, such as en-de"

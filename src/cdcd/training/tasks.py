@@ -72,6 +72,10 @@ class Task(Protocol):
         """What runs the model on one rank or many."""
         ...
 
+    def vary(self, tokens: Int[Tensor, "batch seq"], step: int) -> Int[Tensor, "batch seq"]:
+        """This rank's rows of the batch as they are trained on."""
+        ...
+
     def draw(self, tokens: Int[Tensor, "batch seq"], step: int) -> Any:
         """The random inputs of a step, for this rank's rows of the batch."""
         ...
@@ -162,6 +166,9 @@ class DiffusionTask(Generic[D]):
     @property
     def matrices(self) -> nn.Module:
         return self.model.blocks
+
+    def vary(self, tokens: Int[Tensor, "batch seq"], step: int) -> Int[Tensor, "batch seq"]:
+        return tokens
 
     def draw(self, tokens: Int[Tensor, "batch seq"], step: int) -> Draws:
         batch = len(tokens) * self.world.size
@@ -300,6 +307,9 @@ class AutoregressiveTask(Generic[A]):
     @property
     def matrices(self) -> nn.Module:
         return self.model.blocks
+
+    def vary(self, tokens: Int[Tensor, "batch seq"], step: int) -> Int[Tensor, "batch seq"]:
+        return tokens
 
     def draw(self, tokens: Int[Tensor, "batch seq"], step: int) -> None:
         return None

@@ -194,6 +194,7 @@ class Trainer:
             # Only from pinned memory is a copy not waited for.
             tokens = tokens.pin_memory()
         tokens = tokens.to(self.device, non_blocking=True)
+        tokens = self.task.vary(tokens, self.step)
         drawn = self.task.draw(tokens, self.step)
         self.optimiser.set_rate(learning_rate_at(self.step, self.config.training))
         mean, per_sequence = self.learn(tokens, drawn)
