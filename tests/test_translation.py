@@ -627,10 +627,10 @@ def test_mistakes_are_explained():
     with pytest.raises(ValueError, match="sources have 9 tokens, the model reads at most 8"):
         baseline().encode(torch.ones(1, SOURCE + 4, dtype=torch.long))
     for settings, message in (
-        ({"width": 20, "num_heads": 8}, r"network.width \(20\) must be even and a multiple"),
+        ({"width": 20, "num_heads": 8}, r"seq2seq.width \(20\) must be even and a multiple"),
         ({"width": 9, "num_heads": 3}, "must be even"),
-        ({"dropout": 1.0}, "network.dropout is 1.0"),
-        ({"hidden": 0}, "network.hidden is 0"),
+        ({"dropout": 1.0}, "seq2seq.dropout is 1.0"),
+        ({"hidden": 0}, "seq2seq.hidden is 0"),
     ):
         with pytest.raises(ValueError, match=message):
             Seq2SeqConfig(**settings)

@@ -49,15 +49,15 @@ class Seq2SeqConfig:
         sizes = ("num_encoder_blocks", "num_decoder_blocks", "width", "hidden", "num_heads")
         for name in (*sizes, "time_units"):
             if getattr(self, name) < 1:
-                raise ValueError(f"network.{name} is {getattr(self, name)}, it must be at least 1")
+                raise ValueError(f"seq2seq.{name} is {getattr(self, name)}, it must be at least 1")
         if self.width % self.num_heads or self.width % 2:
             raise ValueError(
-                f"network.width ({self.width}) must be even and a multiple of network.num_heads "
+                f"seq2seq.width ({self.width}) must be even and a multiple of seq2seq.num_heads "
                 f"({self.num_heads})"
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(
-                f"network.dropout is {self.dropout}, it must be at least 0 and below 1"
+                f"seq2seq.dropout is {self.dropout}, it must be at least 0 and below 1"
             )
 
 
