@@ -347,7 +347,9 @@ def test_a_data_set_of_pairs_is_not_one_of_texts(corpus):
         ValueError, match=r"source holds single texts, no pairs; prepare pairs with"
     ):
         PreparedPairs(pairs.path / "source")
-    with pytest.raises(ValueError, match=r"absent does not exist; prepare one with"):
+    with pytest.raises(
+        ValueError, match=r"absent does not exist; prepare pairs with: .* --target-source"
+    ):
         PreparedPairs(corpus / "absent")
 
 

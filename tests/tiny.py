@@ -15,7 +15,7 @@ from cdcd.cli import main
 from cdcd.settings import override
 from cdcd.training import run as runs
 from cdcd.training.config import DIFFUSION_ONLY, RunConfig
-from cdcd.training.presets import demo
+from cdcd.training.presets import demo, numerals
 
 TINY = {
     "data.num_documents": 200,
@@ -43,18 +43,44 @@ TINY = {
     "sampling.score_temperature": 1.0,
 }
 
+TINY_TRANSLATION = {
+    "data.num_documents": 200,
+    "embedding.dim": 8,
+    "seq2seq.width": 16,
+    "seq2seq.hidden": 24,
+    "seq2seq.num_encoder_blocks": 1,
+    "seq2seq.num_decoder_blocks": 2,
+    "seq2seq.num_heads": 2,
+    "seq2seq.time_units": 16,
+    "warp.num_bins": 10,
+} | {name: value for name, value in TINY.items() if name.startswith(("training.", "sampling."))}
+
+
+def tiny_translation(changes: Mapping[str, Any] | None = None) -> RunConfig:
+    """The numerals preset made tiny."""
+    changes = dict(changes or {})
+    base = numerals(changes.get("model", "diffusion"))
+    return override(base, TINY_TRANSLATION | changes)
+
 
 def tiny_config(changes: Mapping[str, Any] | None = None) -> RunConfig:
-    """The demo preset made tiny."""
+    """The demo preset made tiny; that of numerals, where the changes have `task` translation."""
+    if (changes or {}).get("task") == "translation":
+        return tiny_translation(changes)
     return override(demo(), TINY | dict(changes or {}))
 
 
 def tiny_options(changes: Mapping[str, Any] | None = None) -> list[str]:
     """The same configuration as options of `cdcd train`."""
-    options, settings = ["--preset", "demo"], TINY | dict(changes or {})
+    translates = (changes or {}).get("task") == "translation"
+    tiny = TINY_TRANSLATION if translates else TINY
+    options, settings = (
+        ["--preset", "numerals" if translates else "demo"],
+        tiny | dict(changes or {}),
+    )
     unused = DIFFUSION_ONLY if settings.get("model") == "autoregressive" else ()
     for name, value in settings.items():
-        if name in TINY and name.split(".")[0] in unused:
+        if name in tiny and name.split(".")[0] in unused:
             continue
         options += [f"--{name.replace('_', '-')}", str(value)]
     return options

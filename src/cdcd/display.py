@@ -14,22 +14,23 @@ from cdcd.data.tokenizer import Tokenizer
 from cdcd.diffusion.sampling import StepInfo
 from cdcd.evaluation.plots import Trace, plot_denoising, plot_time_warping, plot_training
 from cdcd.generation import DiffusionTextModel, load
-from cdcd.text_model import Generated
+from cdcd.text_model import Generated, TextModel
 from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
+from cdcd.translator import DiffusionTranslator, Translator, load_translator
 
 GIVEN_STYLE = "bold cyan"
 
 
 class SamplingProgress:
-    """A progress bar on stderr, used as the sampler's callback: by steps, or by positions filled."""
+    """A progress bar on stderr, used as a callback: by steps, by positions filled, or by the share done."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, what: str = "sampling") -> None:
         self.length = length
         console = Console(stderr=True)
         self.progress = Progress(
-            TextColumn("sampling"),
+            TextColumn(what),
             BarColumn(),
             TextColumn("{task.fields[place]}"),
             TimeRemainingColumn(),
@@ -39,8 +40,10 @@ class SamplingProgress:
         )
         self.task = self.progress.add_task("sample", total=None, place="")
 
-    def __call__(self, info: StepInfo | int) -> None:
-        if isinstance(info, int):
+    def __call__(self, info: StepInfo | int | float) -> None:
+        if isinstance(info, float):
+            done, total, place = info, 1.0, f"{info:.0%}"
+        elif isinstance(info, int):
             done, total, place = info + 1, self.length, f"token {info + 1}"
         else:
             done, total, place = info.index + 1, info.num_steps, f"t = {info.t:.3g}"
@@ -87,6 +90,7 @@ def describe(path: Path) -> dict[str, Any]:
     train = [row for row in metrics if "loss" in row]
     return {
         "run": str(path),
+        "task": run.config.task,
         "model": run.config.model,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "vocab_size": run.vocab_size,
@@ -130,22 +134,34 @@ def _readable(value: Any) -> str:
 
 def draw_run(path: Path, out: Path | None = None, *, prompt: str = "", seed: int = 0) -> list[Path]:
     """Draw everything that can be drawn of a run; the paths of the pictures."""
-    model, out = load(path, device="cpu"), out or path
+    out = out or path
+    if RunDirectory(path).config.task == "translation":
+        if prompt:
+            raise ValueError(f"{path} is a translator: there is no sample to draw with a prompt")
+        return _draw_training(path, out, load_translator(path, device="cpu"))
+    model = load(path, device="cpu")
     canvas = model.prompt_canvas(prompt)
+    pictures = _draw_training(path, out, model)
+    if not isinstance(model, DiffusionTextModel):
+        return pictures
+    trace = Trace()
+    shown = model.generate(canvas, seed=seed, callback=trace)[0]
+    pictures.append(out / "denoising.png")
+    plot_denoising(trace, shown.tokens, shown.is_given, model.tokenizer.piece, pictures[-1])
+    return pictures
+
+
+def _draw_training(path: Path, out: Path, model: TextModel | Translator) -> list[Path]:
+    """Draw what training has left: its curves, and the time warp of a diffusion model."""
     out.mkdir(parents=True, exist_ok=True)
     metrics = read_metrics(RunDirectory(path).metrics_path)
     pictures = []
     if any("valid_loss" in row for row in metrics):
         pictures.append(out / "training.png")
         plot_training(metrics, pictures[-1])
-    if not isinstance(model, DiffusionTextModel):
-        return pictures
-    if validated := [row for row in metrics if "losses" in row]:
+    validated = [row for row in metrics if "losses" in row]
+    if validated and isinstance(model, DiffusionTextModel | DiffusionTranslator):
         pictures.append(out / "time_warping.png")
         losses = validated[-1]["losses"]
         plot_time_warping(model.warp, losses["t"], losses["loss"], pictures[-1])
-    trace = Trace()
-    shown = model.generate(canvas, seed=seed, callback=trace)[0]
-    pictures.append(out / "denoising.png")
-    plot_denoising(trace, shown.tokens, shown.is_given, model.tokenizer.piece, pictures[-1])
     return pictures

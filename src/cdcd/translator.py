@@ -6,6 +6,7 @@ print(translator.translate(["Anna gets up at half past two."], num_samples=10))
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,21 @@ Done = Callable[[float], None]
 """Told how much is done, from 0 to 1."""
 Place = tuple[int, int, int]
 """The seed, the number of the sentence and that of the sample: what a sample's noise depends on."""
+
+
+def names_of(settings: type) -> frozenset[str]:
+    """The settings of a dataclass."""
+    return frozenset(field.name for field in fields(settings))
+
+
+SETTINGS = names_of(SamplingConfig) | names_of(DecodingConfig) | names_of(BeamConfig)
+"""Settings of some translator."""
+
+
+def refuse_others(changes: Mapping[str, Any], others: frozenset[str], model: str) -> None:
+    """A setting of another kind of model is a mistake, not a thing to ignore."""
+    if wrong := sorted(others & set(changes)):
+        raise ValueError(f"{wrong[0]} is no setting of {model} translators; leave it out")
 
 
 class Translator(ABC):
@@ -75,6 +91,10 @@ class Translator(ABC):
         **settings: Any,
     ) -> list[str]:
         """Translate each text: with several samples, the one most like the others (`evaluation.mbr`)."""
+        from cdcd.evaluation.mbr import mbr_batch
+        from cdcd.evaluation.translation import utility_for
+
+        chosen_by = utility_for(utility, self.languages[1]) if num_samples > 1 else None
         samples = self.samples(
             texts,
             num_samples=num_samples,
@@ -83,12 +103,9 @@ class Translator(ABC):
             callback=callback,
             **settings,
         )
-        if num_samples == 1:
+        if chosen_by is None:
             return [each[0] for each in samples]
-        from cdcd.evaluation.mbr import mbr_batch
-        from cdcd.evaluation.translation import utility_for
-
-        chosen = mbr_batch(samples, utility_for(utility, self.languages[1]))[:, 0]
+        chosen = mbr_batch(samples, chosen_by)[:, 0]
         return [each[int(choice)] for each, choice in zip(samples, chosen, strict=True)]
 
     def samples(
@@ -190,6 +207,7 @@ class DiffusionTranslator(Translator):
         self.recorder = make_recorder(compile, device)
 
     def settings(self, changes: Mapping[str, Any], num_samples: int = 1) -> SamplingConfig:
+        refuse_others(changes, SETTINGS - names_of(SamplingConfig), "diffusion")
         config = override(self.config.sampling, changes)
         check_sampling(config, self.config.objective)
         if config.replacement:
@@ -290,10 +308,15 @@ class BeamTranslator(Translator):
         self, changes: Mapping[str, Any], num_samples: int = 1
     ) -> BeamConfig | DecodingConfig:
         """Beam search; drawing where its settings are given, or several samples are wanted."""
-        names = set(BeamConfig.__dataclass_fields__)
-        is_drawn = num_samples > 1 or (changes and not names & set(changes))
-        if not is_drawn:
+        searched, drawn = names_of(BeamConfig), names_of(DecodingConfig)
+        refuse_others(changes, SETTINGS - searched - drawn, "autoregressive")
+        if num_samples == 1 and not drawn & set(changes):
             return override(self.config.beam, changes)
+        if of_search := searched & set(changes):
+            why = "several samples" if num_samples > 1 else min(drawn & set(changes))
+            raise ValueError(
+                f"{min(of_search)} is of beam search, but {why} asks for drawing: choose one"
+            )
         return override(self.config.decoding, changes)
 
     @torch.no_grad()

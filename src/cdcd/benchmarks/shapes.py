@@ -14,7 +14,7 @@ from cdcd.data.tokenizer import SPECIALS, WordTokenizer
 from cdcd.settings import override, unknown
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.config import RunConfig
-from cdcd.training.presets import base, demo, preset, small
+from cdcd.training.presets import TEXT, TRANSLATION, base, demo, preset, small
 from cdcd.training.trainer import initial_checkpoint
 
 NUM_VALID = 8
@@ -66,6 +66,8 @@ def choose_config(
     if shape is not None and preset_name is not None:
         raise ValueError("choose a --shape or a --preset, not both")
     name = preset_name or shape or default
+    if name in TRANSLATION or changes.get("task") == "translation":
+        raise ValueError(f"only language models are measured here: {', '.join(TEXT)}")
     # The demo's vocabulary is that of its corpus, which the preset leaves open.
     if name in SHAPES and (preset_name is None or name == "demo"):
         config = SHAPES[name]()

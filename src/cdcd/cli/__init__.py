@@ -45,6 +45,12 @@ VERBS = (
         "fill the gaps of a text",
         "RUN TEXT [--num-samples INT] [--seed INT] [--setting VALUE …]",
     ),
+    Verb(
+        "translate",
+        "translate",
+        "translate a text, line by line",
+        "RUN --source FILE|- [--out FILE] [--num-samples INT] [--long split|refuse] [--setting VALUE …]",
+    ),
     Verb("info", "look", "describe a run", "RUN [--json]"),
     Verb(
         "plot",

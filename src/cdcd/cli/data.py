@@ -40,7 +40,11 @@ def data(options: Any) -> None:
     if "source" not in changes:
         raise ValueError("say what to prepare with --source PATH")
     prepare(PrepareConfig(**changes), options.out, console=Console(soft_wrap=True))
+    name = shlex.quote(str(options.out))
     if holds_pairs(options.out):
-        print(f"read it in Python with: cdcd.data.pairs.PreparedPairs({str(options.out)!r})")
+        print(
+            f"train on it with: cdcd train --task translation --preset multi30k --data {name} "
+            f"--data.languages SOURCE-TARGET --out RUN (millions of pairs: --preset wmt-base)"
+        )
     else:
-        print(f"train on it with: cdcd train --data {shlex.quote(str(options.out))} --out RUN")
+        print(f"train on it with: cdcd train --data {name} --out RUN")

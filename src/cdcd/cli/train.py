@@ -18,12 +18,14 @@ def train_options(parser: argparse.ArgumentParser) -> None:
     from cdcd.training.presets import PRESETS
 
     parser.add_argument(
-        "--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: small)"
+        "--preset",
+        metavar="NAME",
+        help=f"one of {', '.join(PRESETS)} (default: small; of a translation: multi30k)",
     )
     parser.add_argument(
         "--data",
         metavar="PATH",
-        help="corpus: tales, markov, a prepared data set, a file or a folder",
+        help="corpus: tales, markov, numerals (pairs), a prepared data set, a file or a folder",
     )
     parser.add_argument("--out", metavar="RUN", type=Path, required=True, help="run directory")
     parser.add_argument(
@@ -47,7 +49,17 @@ def train(options: Any) -> None:
     with join() as world:
         message = _train_in(world, options)
         if world.is_main:
-            print(f"{message}; try: cdcd sample {shlex.quote(str(options.out))}")
+            print(f"{message}; try: {_command(options.out)}")
+
+
+def _command(run: Path) -> str:
+    """What one does with a trained run."""
+    from cdcd.training.checkpoint import RunDirectory
+
+    name = shlex.quote(str(run))
+    if RunDirectory(run).config.task == "translation":
+        return f"cdcd translate {name} --source -"
+    return f"cdcd sample {name}"
 
 
 def _train_in(world: "World", options: Any) -> str:
@@ -94,7 +106,8 @@ def _new_config(options: Any, changes: dict[str, Any]) -> "RunConfig":
     from cdcd.training.config import refuse_unused
     from cdcd.training.presets import preset
 
-    config = preset(options.preset or "small", changes.get("model", "diffusion"))
+    default = "multi30k" if changes.get("task") == "translation" else "small"
+    config = preset(options.preset or default, changes.get("model", "diffusion"))
     if options.init_from is not None:
         config = run.inherited_config(config, options.init_from)
     config = override(config, changes)

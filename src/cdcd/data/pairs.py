@@ -83,17 +83,24 @@ def holds_pairs(path: str | Path) -> bool:
     return (folder / PROGRESS).is_file() and (folder / SIDES[0]).is_dir()
 
 
+def _no_pairs(path: Path) -> ValueError:
+    """What is wrong with a folder that should hold pairs."""
+    command = "cdcd data prepare --source PATH --target-source PATH --out FOLDER"
+    if not path.exists():
+        return ValueError(f"{path} does not exist; prepare pairs with: {command}")
+    if not path.is_dir():
+        return ValueError(f"{path} is no prepared data set of pairs; prepare one with: {command}")
+    TokenDataset(path)  # says what else is wrong
+    return ValueError(f"{path} holds single texts, no pairs; prepare pairs with: {command}")
+
+
 class PreparedPairs:
     """A prepared data set of pairs; opening it checks the sides, their sizes and the tokenizers."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
         if not holds_pairs(self.path):
-            TokenDataset(self.path)  # says what else is wrong
-            raise ValueError(
-                f"{self.path} holds single texts, no pairs; prepare pairs with: cdcd data prepare "
-                f"--source PATH --target-source PATH --out FOLDER"
-            )
+            raise _no_pairs(self.path)
         if not (self.path / DESCRIPTION).is_file():
             raise ValueError(f"{self.path} is not finished; go on with the command that began it")
         self._described = read_json(self.path / DESCRIPTION)

@@ -14,7 +14,14 @@ import numpy as np
 import torch
 
 from cdcd.evaluation.mbr import Utility, mbr_batch, pairwise_bleu, pairwise_chrf
-from cdcd.evaluation.ngrams import Statistics, bleu, bleu_statistics, chrf, chrf_statistics
+from cdcd.evaluation.ngrams import (
+    Statistics,
+    bleu,
+    bleu_statistics,
+    chrf,
+    chrf_statistics,
+    word_splitter,
+)
 from cdcd.evaluation.uncertainty import Interval, bootstrap
 from cdcd.evaluation.words import LanguageProfiles, copied, numbers, repeats, words
 from cdcd.settings import unknown
@@ -57,7 +64,9 @@ def utility_for(name: str, language: str) -> Utility:
         raise unknown("utility", name, UTILITIES)
     if name == "chrf":
         return pairwise_chrf
-    return partial(pairwise_bleu, tokenize=TOKENISATIONS.get(language, DEFAULT_TOKENISATION))
+    tokenize = TOKENISATIONS.get(language, DEFAULT_TOKENISATION)
+    word_splitter(tokenize)  # says what is missing before anything is sampled
+    return partial(pairwise_bleu, tokenize=tokenize)
 
 
 @dataclass(frozen=True)

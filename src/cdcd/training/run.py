@@ -90,7 +90,12 @@ def load_pairs(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus:
     """A translator's pairs: of a prepared data set, or drawn from the built-in task."""
     data = config.data
     if data.source == BUILT_IN_PAIRS:
-        return _built_in_pairs(config)
+        return _built_in_pairs(config, tokenizer or numerals.tokenizer())
+    if data.source in BUILT_IN:
+        raise ValueError(
+            f"{data.source} holds no pairs to translate: give --data {BUILT_IN_PAIRS}, or a folder "
+            f"made by: cdcd data prepare --source PATH --target-source PATH --out FOLDER"
+        )
     dataset = PreparedPairs(data.source)
     _check_tokenizer(dataset, data, tokenizer)
     train, valid = (prepared_pairs(dataset, data, split) for split in (data.split, "valid"))
@@ -104,8 +109,8 @@ def prepared_pairs(dataset: PreparedPairs, data: DataConfig, split: str) -> Pair
     )
 
 
-def _built_in_pairs(config: RunConfig) -> Corpus:
-    data, tokenizer = config.data, numerals.tokenizer()
+def _built_in_pairs(config: RunConfig, tokenizer: Tokenizer) -> Corpus:
+    data = config.data
     num_valid = max(1, round(data.valid_share * data.num_documents))
     counts = {False: data.num_documents - num_valid, True: num_valid}
     train, valid = (
@@ -124,6 +129,10 @@ def built_in_pairs(
     data: DataConfig, count: int, *, seed: int, held_out: bool
 ) -> list[tuple[str, str]]:
     """Pairs of the built-in task in the direction of the run, of meanings held out or others."""
+    if data.reverse:
+        raise ValueError(
+            f"data.reverse is for prepared data sets; {BUILT_IN_PAIRS} have --data.languages de-en"
+        )
     if data.languages == "en-de":
         return numerals.sample_pairs(count, seed=seed, held_out=held_out)
     if data.languages != "de-en":
@@ -211,7 +220,8 @@ def _located(config: RunConfig) -> RunConfig:
 def inherited_config(config: RunConfig, init_from: Path) -> RunConfig:
     """The model of another run with the data and training of this one."""
     other = RunDirectory(init_from).config
-    data = replace(config.data, length=other.data.length)
+    kept = {name: getattr(other.data, name) for name in ("length", "source_length", "languages")}
+    data = replace(config.data, **kept)
     return replace(other, data=data, training=config.training)
 
 
@@ -239,7 +249,7 @@ def resume(
     console: Console | None = None,
     world: World = ALONE,
 ) -> Trainer:
-    """Go on with a run; only settings of `training` (but for the seed), `sampling` and `decoding` may change."""
+    """Go on with a run; only settings of `training` (but for the seed), and of what is drawn, may change."""
     run = RunDirectory(out)
     changes = dict(changes or {})
     config = _changed(run, changes)
@@ -273,12 +283,12 @@ def resume(
 
 def _changed(run: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
     """A run's configuration with changes, where all of them can be made."""
-    free = ("training.", "sampling.", "decoding.")
+    free = ("training.", "sampling.", "decoding.", "beam.")
     # Another seed would be another corpus and another split: held-out text would be trained on.
     if fixed := [n for n in changes if not n.startswith(free) or n == "training.seed"]:
         raise ValueError(
             f"{fixed[0]} is fixed by the run {run.path}; only training.* (but for the seed), "
-            f"sampling.* and decoding.* can change"
+            f"sampling.*, decoding.* and beam.* can change"
         )
     return override(run.config, changes)
 

@@ -1,0 +1,216 @@
+"""`cdcd translate`: lines in, lines out, one for one."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdcd.cli.shared import chosen_settings, device_options, setting_options
+from cdcd.settings import add_options, chosen
+
+if TYPE_CHECKING:
+    from cdcd.translator import Translator
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def translate_options(parser: argparse.ArgumentParser) -> None:
+    from cdcd.evaluation.translation import UTILITIES
+    from cdcd.networks.beam import BeamConfig
+
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory of a translator")
+    parser.add_argument(
+        "--source", metavar="FILE|-", required=True, help="text with a sentence a line; -: stdin"
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, help="where to write (default: to stdout)"
+    )
+    for name, default, text in (
+        (
+            "--num-samples",
+            1,
+            "samples of each line; of several the one most like the others is taken",
+        ),
+        ("--seed", 0, "seed of the noise"),
+        ("--batch-size", 64, "samples at a time"),
+    ):
+        parser.add_argument(name, metavar="INT", type=int, default=default, help=text)
+    parser.add_argument(
+        "--utility", choices=UTILITIES, default="bleu", help="by which samples are alike"
+    )
+    parser.add_argument(
+        "--long",
+        choices=("split", "refuse"),
+        default="split",
+        help="lines that are longer than the model reads: split at the ends of sentences, or refuse",
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="STEP", type=int, help="checkpoint (default: the last)"
+    )
+    device_options(parser)
+    parser.add_argument("--json", action="store_true", help="write JSON, with the sources")
+    setting_options(parser)
+    group = parser.add_argument_group("of autoregressive models, by default", "Beam search.")
+    add_options(group, BeamConfig)  # pyright: ignore[reportArgumentType]
+
+
+def translate(options: Any) -> None:
+    from cdcd.display import SamplingProgress
+    from cdcd.networks.beam import BeamConfig
+    from cdcd.translator import load_translator
+
+    check_out(options.out)
+    lines = read_lines(options.source)
+    translator = load_translator(
+        options.run,
+        checkpoint=options.checkpoint,
+        device=options.device,
+        dtype=options.dtype,
+        compile=options.compile,
+    )
+    settings = chosen_settings(options) | chosen(options, BeamConfig)
+    translator.settings(settings, options.num_samples)
+    texts = arrange(lines, translator, split=options.long == "split")
+    for warning in (*texts.warnings, *unknown_words(lines, translator)):
+        print(f"{options.parser.prog}: warning: {warning}", file=sys.stderr)
+    with SamplingProgress(1, "translating") as progress:
+        found = translator.translate(
+            texts.pieces,
+            num_samples=options.num_samples,
+            utility=options.utility,
+            seed=options.seed,
+            batch_size=options.batch_size,
+            callback=progress,
+            **settings,
+        )
+    translations = texts.join(found)
+    shown = "".join(f"{text}\n" for text in translations)
+    if options.json:
+        pairs = zip(lines, translations, strict=True)
+        rows = [{"source": source, "translation": text} for source, text in pairs]
+        shown = json.dumps({"settings": settings, "translations": rows}, ensure_ascii=False) + "\n"
+    write(shown, options.out)
+
+
+# Files
+
+
+def check_out(out: Path | None) -> None:
+    """Say now what would fail in the end."""
+    if out is None:
+        return
+    if not out.parent.is_dir():
+        raise ValueError(f"--out is {out}, but there is no folder {out.parent}; make it first")
+    if out.exists() and not out.is_file():
+        raise ValueError(f"--out is {out}, which is no file; choose another")
+
+
+def write(text: str, out: Path | None) -> None:
+    from cdcd.files import write_atomically
+
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        write_atomically(out, text.encode())
+
+
+def read_lines(source: str) -> list[str]:
+    r"""The lines of a file or of stdin. They end at \n or \r\n alone: Unicode has other line ends."""
+    if source == "-":
+        if sys.stdin.isatty():
+            print("write a sentence a line, then Ctrl-D", file=sys.stderr)
+        name, content = "stdin", sys.stdin.buffer.read()
+    else:
+        name, content = source, Path(source).read_bytes()
+    rows = content.removeprefix(BYTE_ORDER_MARK).split(b"\n")
+    if not rows[-1]:
+        rows.pop()
+    return [_decoded(row, f"{name}, line {number}") for number, row in enumerate(rows, start=1)]
+
+
+def _decoded(row: bytes, place: str) -> str:
+    if b"\0" in row:
+        raise ValueError(f"{place} holds a zero byte: it is no text in UTF-8")
+    try:
+        return row.removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        found = f"byte {error.start + 1} is 0x{row[error.start]:02x}"
+        raise ValueError(f"{place} is not UTF-8 text ({found}); convert the file") from None
+
+
+# Lines that are too long, and words that are not known
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What is translated for some lines: each line, or its first piece, and behind them the others.
+
+    So a line has the same number, and the same samples, whatever the lines before it are.
+    """
+
+    pieces: list[str]
+    owners: list[int]
+    """The line of each piece."""
+    warnings: list[str]
+
+    def join(self, translations: Sequence[str]) -> list[str]:
+        """The translation of each line, on one line."""
+        parts: dict[int, list[str]] = {}
+        for owner, text in zip(self.owners, translations, strict=True):
+            parts.setdefault(owner, []).append(" ".join(text.splitlines()))
+        return [" ".join(parts[owner]) for owner in sorted(parts)]
+
+
+def arrange(lines: Sequence[str], translator: "Translator", *, split: bool) -> Texts:
+    """Lines that the model can read, in pieces where one is too long; never cut within a sentence."""
+    from cdcd.data.sentences import pack_sentences
+
+    room = translator.config.data.source_length
+    too_long = [n for n, line in enumerate(lines) if not _fits(line, translator)]
+    if too_long and not split:
+        raise ValueError(f"{_named(too_long)}: longer than the {room} tokens that this model reads")
+    pieces = {n: pack_sentences(lines[n], lambda text: _fits(text, translator)) for n in too_long}
+    if cut := [n for n in too_long if not all(_fits(piece, translator) for piece in pieces[n])]:
+        raise ValueError(
+            f"{_named(cut)}: a sentence is longer than the {room} tokens that this model reads; "
+            f"break it up"
+        )
+    rest = [(n, piece) for n in too_long for piece in pieces[n][1:]]
+    return Texts(
+        [*(pieces[n][0] if n in pieces else line for n, line in enumerate(lines)),
+         *(piece for _, piece in rest)],
+        [*range(len(lines)), *(n for n, _ in rest)],
+        [
+            f"line {n + 1} has {translator.num_tokens(lines[n])} tokens, this model reads at most "
+            f"{room}: translated in {len(pieces[n])} pieces"
+            for n in too_long
+        ],
+    )  # fmt: skip
+
+
+def _fits(text: str, translator: "Translator") -> bool:
+    return translator.num_tokens(text) <= translator.config.data.source_length
+
+
+def _named(numbers: Sequence[int]) -> str:
+    """Lines by their numbers, which people count from 1."""
+    shown = ", ".join(str(n + 1) for n in numbers)
+    return f"line {shown}" if len(numbers) == 1 else f"lines {shown}"
+
+
+def unknown_words(lines: Sequence[str], translator: "Translator") -> list[str]:
+    """What a tokenizer with a list of words does not know, said once."""
+    found: dict[int, str] = {}
+    for number, line in enumerate(lines):
+        try:
+            translator.tokenizer.encode(line, strict=True)
+        except ValueError as error:
+            found[number] = str(error)
+    if not found:
+        return []
+    first, what = next(iter(found.items()))
+    more = f" (and so in {len(found) - 1:,} other lines)" if len(found) > 1 else ""
+    return [f"line {first + 1}: {what}; the model reads an unknown word{more}"]

@@ -1,0 +1,83 @@
+"""Where sentences end, for texts that are longer than a translator reads.
+
+A mark (. ! ? … and those of Chinese and Japanese) ends a sentence where white space follows it and its
+closing quotes, and the next word does not begin in lower case. A full stop ends none after an
+abbreviation, an initial or an ordinal (German: am 3. Mai). Where it is unclear no sentence ends: a
+piece that is too long is noticed, one that was cut in the middle is translated wrongly.
+"""
+
+import re
+from collections.abc import Callable
+
+CLOSING = "\"'”’“‘»«›‹)\\]}"
+END = re.compile(rf"[.!?…]+[{CLOSING}]*(?=\s)|[。！？｡]+[{CLOSING}」』）】》〉]*")
+"""What may end a sentence. Chinese and Japanese marks need no space."""
+IS_CLEAR = frozenset("。！？｡")
+LAST_WORD = re.compile(r"[\w.]*$")
+NEXT = re.compile(r"\s*[\"'“‘„‚»«›‹¿¡(\[{–—-]*\s*(\S?)")
+"""The first character of the next word, behind opening quotes and dashes."""
+LONGEST = 40
+"""Characters that are looked at for a word."""
+
+INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
+"""J, z.B, U.S: letters with full stops between them."""
+ORDINAL = re.compile(r"\d{1,2}|[IVX]+")
+ABBREVIATION = re.compile(
+    # Before names.
+    "Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Mt|Rev|Gen|Col|Capt|Lt|Sgt|Gov|Sen|Rep|Hon|Messrs|Hr|Fr|Dipl|Ing|"
+    # Between words.
+    "vs|cf|approx|ca|viz|al|bzw|evtl|ggf|inkl|exkl|max|min|sog|vgl|zzgl|geb|gest|Mio|Mrd|etw|jmd|"
+    "Str|Tel|Hrsg|Jh|Jhd|Okt|Sept"
+)
+BEFORE_NUMBER = re.compile(
+    "No|no|Nr|nr|Nos|Fig|fig|Abb|Vol|vol|Bd|Ch|ch|Kap|Art|Abs|Sec|Tab|pp|Jan|Feb|Mar|Apr|Jun|Jul|Aug|"
+    "Sep|Oct|Nov|Dec|Dez"
+)
+"""An abbreviation where a number follows, else the end of a sentence."""
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text with the white space behind them: joined they are the text."""
+    starts = [0]
+    for match in END.finditer(text):
+        if _is_end(text, match):
+            behind = re.compile(r"\s*").match(text, match.end())
+            assert behind is not None
+            starts.append(behind.end())
+    return [text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True) if b > a]
+
+
+def _is_end(text: str, match: re.Match[str]) -> bool:
+    marks = match.group()
+    if marks[0] in IS_CLEAR:
+        return True
+    following = NEXT.match(text, match.end())
+    assert following is not None
+    first = following.group(1)
+    if first.islower():
+        return False
+    return not (
+        marks == "."
+        and _is_part_of_word(text[max(0, match.start() - LONGEST) : match.start()], first)
+    )
+
+
+def _is_part_of_word(before: str, first: str) -> bool:
+    """Whether a full stop belongs to the word before it."""
+    found = LAST_WORD.search(before)
+    assert found is not None
+    word = found.group()
+    if any(kind.fullmatch(word) for kind in (INITIALS, ORDINAL, ABBREVIATION)):
+        return True
+    return first.isdigit() and BEFORE_NUMBER.fullmatch(word) is not None
+
+
+def pack_sentences(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """A text in few pieces of whole sentences that fit; a sentence that does not is a piece alone."""
+    pieces: list[str] = []
+    for sentence in split_sentences(text):
+        if pieces and fits((pieces[-1] + sentence).strip()):
+            pieces[-1] += sentence
+        else:
+            pieces.append(sentence)
+    return [piece.strip() for piece in pieces if piece.strip()]
