@@ -5,6 +5,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from cdcd.data import numerals
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs
 from cdcd.data.parallel import BUILT_IN_PAIRS, Pair, ParallelDocuments
 from cdcd.data.readers import Documents
-from cdcd.data.tokenizer import EOS, PAD, Tokenizer
+from cdcd.data.tokenizer import EOS, PAD, Tokenizer, WordTokenizer
 from cdcd.evaluation.provenance import training_sequences
 from cdcd.evaluation.translation import Corpus
 from cdcd.evaluation.words import LanguageProfiles
@@ -45,8 +46,12 @@ class HeldOutPairs:
     def hash(self) -> str:
         """Equal if and only if the test set is."""
         corpus = self.corpus
-        content = [*languages_of(corpus), list(corpus.sources), list(corpus.references)]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+        return hashed([*languages_of(corpus), list(corpus.sources), list(corpus.references)])
+
+
+def hashed(content: Any) -> str:
+    """A short hash of what JSON can hold."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def languages_of(corpus: Corpus) -> tuple[str, str]:
@@ -125,11 +130,13 @@ def _prepared(
     found = [dataset.texts(split, number) for number in numbers[:num_sentences]]
     pairs = [(target, source) for source, target in found] if run.data.reverse else found
     name = f"{dataset.path.name}, {split}{_part(num_sentences, numbers)}"
-    return HeldOutPairs(_corpus(run, pairs), name, remarks=tuple(_left_out(dataset, split)))
+    return HeldOutPairs(_corpus(run, pairs), name, remarks=tuple(_lost(dataset, split)))
 
 
-def _left_out(dataset: PreparedPairs, split: str) -> Iterator[str]:
+def _lost(dataset: PreparedPairs, split: str) -> Iterator[str]:
     """What the test set lost when it was prepared: scores of all of it would be others."""
+    if isinstance(dataset.tokenizer, WordTokenizer):
+        yield f"references are what the tokenizer of {dataset.path.name} keeps: known words, evenly spaced"
     lost = {why: n for why, n in dataset.counts(split).items() if n and why != "kept"}
     if lost:
         reasons = ", ".join(f"{why.replace('_', ' ')} {n:,}" for why, n in lost.items())

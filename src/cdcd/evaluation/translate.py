@@ -9,11 +9,9 @@ where it was stopped.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from rich.console import Console
 from rich.progress import Progress
 
@@ -23,6 +21,7 @@ from cdcd.evaluation.finished_rows import FinishedRow, FinishedRows
 from cdcd.evaluation.held_out_pairs import (
     HeldOutPairs,
     Overlap,
+    hashed,
     held_out_pairs,
     language_profiles,
     languages_of,
@@ -31,7 +30,6 @@ from cdcd.evaluation.held_out_pairs import (
 )
 from cdcd.evaluation.mbr import mbr_batch
 from cdcd.evaluation.provenance import described, training_text
-from cdcd.evaluation.report import environment
 from cdcd.evaluation.translation import (
     Corpus,
     bleu_difference,
@@ -120,8 +118,8 @@ class TranslationEvaluation:
         self.baseline, self.base, self.pieces = baseline, dict(settings or {}), pieces
         self.console = console or Console(stderr=True)
         self.counts = sorted({1, *config.counts})
-        others = [*self.systems, *([baseline] if baseline is not None else [])]
-        for each in others:
+        self.all_systems = [*self.systems, *([baseline] if baseline is not None else [])]
+        for each in self.all_systems:
             if each.translator.languages != languages_of(self.corpus):
                 ours, other = "-".join(languages_of(self.corpus)), each.config.data.languages
                 raise ValueError(f"{each.run} translates {other}, the test set is {ours}")
@@ -131,12 +129,11 @@ class TranslationEvaluation:
             )
         self.overlaps: dict[str, Overlap | None] = {}
         self.profiles: LanguageProfiles | None = None
-        self._look_at_training(others)
 
-    def _look_at_training(self, systems: Sequence[System]) -> None:
+    def _look_at_training(self) -> None:
         """What each trained on, once for each training set: the languages, and the test set in it."""
         known: dict[Any, Overlap | None] = {}
-        for each in systems:
+        for each in self.all_systems:
             text, tokenizer = training_text(each.config), each.translator.tokenizer
             if text not in known:
                 training = training_pairs(each.config, tokenizer)
@@ -155,6 +152,7 @@ class TranslationEvaluation:
         """Make every row that is not there yet; write the report, the translations and examples."""
         jobs = self._all_jobs(settings, baseline_settings)
         how_scored = signatures(self.corpus)
+        self._look_at_training()
         kept = FinishedRows(out / "rows.jsonl")
         try:
             made = self._made(jobs, kept)
@@ -211,25 +209,24 @@ class TranslationEvaluation:
         return {
             "run": str(Path(job.system.run).resolve()),
             "checkpoint": job.system.checkpoint,
-            "how": f"{job.system.how}, {environment()['device']}, {torch.get_num_threads()} threads",
+            "how": f"{job.system.how}, {job.system.hardware}",
             "settings": {"of": type(job.settings).__name__} | asdict(job.settings),
             "counts": self.counts if job.num_samples > 1 else [1],
             "utility": config.utility if job.num_samples > 1 else None,
             "seed": config.seed,
             "batch_size": config.batch_size,
             "test_set": self.held_out.hash,
-            "profiles": self._profiled,
+            "profiles": self.profiles and hashed(self.profiles.log_odds),
             "in_pieces": self.pieces is not None,
             "cdcd": cdcd.__version__,
         }
 
-    @cached_property
+    @property
     def _profiled(self) -> str:
         """By what the languages are told apart."""
         if self.profiles is None:
-            return "the test set"
-        total = sum(abs(odds) for odds in self.profiles.log_odds.values())
-        return f"{len(self.profiles.log_odds)} words of training pairs, {total:.9g}"
+            return "words of the test set"
+        return f"{len(self.profiles.log_odds)} frequent words of the training pairs"
 
     def _translated(self, job: Job, done: Done) -> FinishedRow:
         drawn = draw_timed(
@@ -326,17 +323,16 @@ class TranslationEvaluation:
         return Difference(first[0], second[0], bleu_difference(first[1], second[1], self.corpus))
 
     def _protocol(self) -> dict[str, Any]:
-        known = [*self.systems, *([self.baseline] if self.baseline is not None else [])]
         return asdict(self.config) | {
             "test_set": self.held_out.name,
             "test_set_hash": self.held_out.hash,
             "settings": self.base,
             "languages_by": self._profiled,
-            "threads": torch.get_num_threads(),
+            "hardware": self.systems[0].hardware,
             "runs": {
                 each.run: {"name": each.name, "checkpoint": each.checkpoint, "how": each.how}
                 | {"config": described(each.config)}
-                for each in known
+                for each in self.all_systems
             },
             "trained_on": {run: found and asdict(found) for run, found in self.overlaps.items()},
         }
@@ -352,12 +348,10 @@ class TranslationEvaluation:
             yield f"{num_too_long} sentences are too long for a model: {how}"
         timed = [row.is_warmed_up for row in rows if row.sentences_per_second is not None]
         if timed:
-            warm = (
-                "a first batch left out" if all(timed) else "the start included where it is short"
-            )
+            warm = "the first batch left out" + ("" if all(timed) else " where full ones follow")
             yield (
                 f"sentences/s: translations in batches of {self.config.batch_size} on "
-                f"{environment()['device']}, {warm}; n samples take n times as long"
+                f"{self.systems[0].hardware}, {warm}; n samples take n times as long"
             )
 
     def _trained_remarks(self) -> Iterator[str]:

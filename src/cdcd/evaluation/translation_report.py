@@ -294,7 +294,8 @@ def _remarks(report: TranslationReport) -> Iterator[str]:
             yield f"{row.decoded_label}: {row.exact_by_count}"
     for each in report.over_runs:
         for count, bleu in each.bleu_by_count.items():
-            yield f"{each.label}, {count} samples: {bleu} BLEU"
+            if count > 1:
+                yield f"{each.label}, {count} samples: {bleu} BLEU"
     for row, best in report.cheapest():
         yield (
             f"{row.label} is the cheapest within {NEARLY} BLEU of the best, {best.label}: "

@@ -1,10 +1,13 @@
 """Translators as systems of an evaluation: which rows each has, and how its translations are timed."""
 
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from cdcd.files import read_json
 from cdcd.networks.beam import BeamConfig
@@ -31,11 +34,18 @@ class System:
     checkpoint: str
     """Step and checksum of its weights."""
     how: str = ""
-    """Device and precision."""
+    """Precision and compilation."""
 
     @property
     def config(self) -> RunConfig:
         return self.translator.config
+
+    @property
+    def hardware(self) -> str:
+        if self.translator.device.type == "cuda":
+            return torch.cuda.get_device_name(self.translator.device)
+        processor = platform.processor() or platform.machine()
+        return f"{processor} CPU, {torch.get_num_threads()} threads"
 
 
 def load_system(
@@ -55,7 +65,7 @@ def load_system(
     if data is not None:
         config = translator.config
         translator.config = replace(config, data=replace(config.data, source=data))
-    how = f"{translator.device.type} {dtype} {compile}"
+    how = f"dtype {dtype}, compile {compile}"
     return System(str(run), name, translator, f"{step} {saved[:16]}", how)
 
 
