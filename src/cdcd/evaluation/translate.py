@@ -174,7 +174,10 @@ class TranslationEvaluation:
         if self.baseline is not None:
             jobs += jobs_of(self.baseline, {}, baseline_settings, count)
         # A sweep may hold a setting that is made anyway.
-        return list({(job.label, repr(job.settings)): job for job in reversed(jobs)}.values())[::-1]
+        different: dict[tuple[str, str], Job] = {}
+        for job in jobs:
+            different.setdefault((job.label, repr(job.settings)), job)
+        return list(different.values())
 
     def _made(self, jobs: Sequence[Job], kept: FinishedRows) -> list[FinishedRow]:
         made = []
@@ -182,22 +185,20 @@ class TranslationEvaluation:
         with Progress(console=self.console, transient=True, disable=hidden) as progress:
             task = progress.add_task("translating", total=len(jobs))
             for number, job in enumerate(jobs):
-                progress.update(task, completed=number)
-                found = kept.find(self._key(job))
-                if found is None:
 
-                    def done(share: float, number: int = number) -> None:
-                        progress.update(task, completed=number + share)
+                def done(share: float, number: int = number) -> None:
+                    progress.update(task, completed=number + share)
 
-                    found = self._translated(job, done)
-                    kept.add(self._key(job), found)
-                    self._say(f"{number + 1} of {len(jobs)}, {_in_short(found.row)}")
+                known = kept.find(self._key(job))
+                if known is None:
+                    made.append(self._translated(job, done))
+                    kept.add(self._key(job), made[-1])
                 else:
-                    # Labels depend on the other runs of this evaluation.
-                    row = replace(found.row, system=job.label, settings=job.shown)
-                    found = replace(found, row=row)
-                    self._say(f"{number + 1} of {len(jobs)}, {_in_short(row)}: was there")
-                made.append(found)
+                    # Names depend on the other runs of this evaluation.
+                    named = {"system": job.label, "settings": job.shown, "run": job.system.run}
+                    made.append(replace(known, row=replace(known.row, **named)))
+                was_there = "" if known is None else " (was there)"
+                self._say(f"{number + 1} of {len(jobs)}, {_in_short(made[-1].row)}{was_there}")
         return made
 
     def _say(self, text: str) -> None:
