@@ -206,9 +206,8 @@ def language_profiles(training: PairDataset, tokenizer: Tokenizer) -> LanguagePr
     count = min(PROFILE_PAIRS, len(training))
     rows = training.rows(np.linspace(0, len(training) - 1, count).astype(np.int64))
     sides = rows.split([training.source_length, training.target_length], 1)
-    return LanguageProfiles.of(*([_text(row, tokenizer) for row in side] for side in sides))
+    return LanguageProfiles.of(*(_texts(side, tokenizer) for side in sides))
 
 
-def _text(row: Int[Tensor, " length"], tokenizer: Tokenizer) -> str:
-    tokens = row.tolist()
-    return tokenizer.decode(tokens[: tokens.index(EOS)])
+def _texts(rows: Int[Tensor, "rows length"], tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.decode(row[: row.index(EOS)]) for row in rows.tolist()]

@@ -82,11 +82,18 @@ class TranslationConfig:
     """Seed of the noise."""
     batch_size: int = 64
     """Translations at a time."""
+    num_resamples: int = 1000
+    """Resamples of each bootstrap interval."""
     controls: bool = False
     """Also score texts with known defects: copies of the source, shuffled, doubled and missing words."""
 
     def __post_init__(self) -> None:
-        for name, least in (("num_sentences", 2), ("processes", 1), ("batch_size", 1)):
+        for name, least in (
+            ("num_sentences", 2),
+            ("processes", 1),
+            ("batch_size", 1),
+            ("num_resamples", 100),
+        ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is {value}, it must be at least {least}")
@@ -215,6 +222,7 @@ class TranslationEvaluation:
             "counts": self.counts if job.num_samples > 1 else [1],
             "utility": config.utility if job.num_samples > 1 else None,
             "seed": config.seed,
+            "num_resamples": config.num_resamples,
             "batch_size": config.batch_size,
             "test_set": self.held_out.hash,
             "profiles": self.profiles and hashed(self.profiles.log_odds),
@@ -254,7 +262,8 @@ class TranslationEvaluation:
         return self._decoded(row, first, drawn.samples)
 
     def _scored(self, system: str, texts: Sequence[str]) -> TranslationRow:
-        scores = score(texts, self.corpus, profiles=self.profiles)
+        resamples = self.config.num_resamples
+        scores = score(texts, self.corpus, profiles=self.profiles, num_resamples=resamples)
         return TranslationRow(system, {}, scores, exact=self._exact(texts))
 
     def _decoded(
@@ -262,14 +271,16 @@ class TranslationEvaluation:
     ) -> FinishedRow:
         """With minimum Bayes-risk decoding."""
         utility = utility_for(self.config.utility, self.corpus.target_language)
-        counts, processes = self.counts, self.config.processes
-        choices = mbr_batch(samples, utility, counts=counts, processes=processes)
-        decoded = chosen_samples(samples, choices[:, -1])
-        row = replace(
-            row,
-            by_count=mbr_curve(samples, self.corpus, counts=counts, choices=choices),
-            exact_by_count=self._exact(decoded),
+        choices = mbr_batch(samples, utility, counts=self.counts, processes=self.config.processes)
+        curve = mbr_curve(
+            samples,
+            self.corpus,
+            counts=self.counts,
+            choices=choices,
+            num_resamples=self.config.num_resamples,
         )
+        decoded = chosen_samples(samples, choices[:, -1])
+        row = replace(row, by_count=curve, exact_by_count=self._exact(decoded))
         return FinishedRow(row, first, decoded)
 
     def _exact(self, texts: Sequence[str]) -> Exact | None:
@@ -321,7 +332,9 @@ class TranslationEvaluation:
     def _difference(
         self, first: tuple[str, Sequence[str]], second: tuple[str, Sequence[str]]
     ) -> Difference:
-        return Difference(first[0], second[0], bleu_difference(first[1], second[1], self.corpus))
+        resamples = self.config.num_resamples
+        found = bleu_difference(first[1], second[1], self.corpus, num_resamples=resamples)
+        return Difference(first[0], second[0], found)
 
     def _protocol(self) -> dict[str, Any]:
         return asdict(self.config) | {
