@@ -14,6 +14,7 @@ CHECKED = [
     "cdcd.evaluation",
     "cdcd.generation",
     "cdcd.text_model",
+    "cdcd.translator",
 ]
 with install_import_hook(CHECKED, "typecheck.check"):
     import cdcd.cli
@@ -22,6 +23,7 @@ with install_import_hook(CHECKED, "typecheck.check"):
     import cdcd.evaluation.evaluate
     import cdcd.evaluation.mbr
     import cdcd.evaluation.oracle
+    import cdcd.evaluation.translate
     import cdcd.evaluation.translation_plots
     import cdcd.evaluation.translation_report
     import cdcd.generation

@@ -513,7 +513,7 @@ def test_guidance_needs_a_model_that_was_trained_for_it(place, capfd, no_samplin
 
 def test_a_judge_is_required(place, capfd):
     assert cdcd_main("evaluate", place / "run") == 2
-    assert "required: --judge" in capfd.readouterr().err
+    assert "needs a judge: --judge RUN|hf:NAME" in capfd.readouterr().err
 
 
 # Text of one's own, and prepared data sets

@@ -61,8 +61,9 @@ VERBS = (
     Verb(
         "evaluate",
         "evaluate",
-        "measure samples of runs beside real text and a baseline, before a judge",
-        "RUN [RUN …] --judge RUN|hf:NAME [--baseline RUN] [--sweep NAME=VALUE,VALUE …]",
+        "measure samples of runs beside real text and a baseline, before a judge; or translations",
+        "RUN [RUN …] [--judge RUN|hf:NAME] [--baseline RUN] [--sweep NAME=VALUE,VALUE …] "
+        "[--counts INT,INT]",
     ),
     Verb(
         "data",

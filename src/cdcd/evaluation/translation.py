@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from jaxtyping import Int
 
 from cdcd.evaluation.mbr import Utility, mbr_batch, pairwise_bleu, pairwise_chrf
 from cdcd.evaluation.ngrams import (
@@ -234,12 +235,17 @@ def mbr_curve(
     counts: Sequence[int] = (1, 10, 100),
     utility: Utility | None = None,
     processes: int = 1,
+    choices: Int[np.ndarray, "sentences counts"] | None = None,
     num_resamples: int = 1000,
 ) -> list[ByCount]:
-    """BLEU against the number of samples: for each n of `counts`, the first n samples are decoded."""
-    choices = mbr_batch(samples, utility or corpus.utility, counts=counts, processes=processes)
+    """BLEU against the number of samples: for each n of `counts`, the first n samples are decoded.
+
+    `choices`: those of `mbr_batch`, where they are known.
+    """
+    if choices is None:
+        choices = mbr_batch(samples, utility or corpus.utility, counts=counts, processes=processes)
     oracles = _oracle_choices(samples, corpus, counts)
-    decoded = [_bleu_of(_chosen(samples, column), corpus) for column in choices.T]
+    decoded = [_bleu_of(chosen_samples(samples, column), corpus) for column in choices.T]
     fewest = decoded[int(np.argmin(counts))]
     interval = partial(_interval, num_resamples=num_resamples, seed=0)
     return [
@@ -247,7 +253,7 @@ def mbr_curve(
             num_samples=count,
             bleu=interval([found], corpus_bleu),
             gain=interval([fewest, found], _second_above_first),
-            oracle_bleu=corpus_bleu(_bleu_of(_chosen(samples, oracle), corpus)),
+            oracle_bleu=corpus_bleu(_bleu_of(chosen_samples(samples, oracle), corpus)),
             distinct_share=float(np.mean([len(set(each[:count])) / count for each in samples])),
         )
         for count, found, oracle in zip(counts, decoded, oracles.T, strict=True)
@@ -262,7 +268,8 @@ def _bleu_of(texts: Sequence[str], corpus: Corpus) -> Statistics:
     return bleu_statistics(texts, corpus.references, tokenize=corpus.tokenize)
 
 
-def _chosen(samples: Sequence[Sequence[str]], choices: np.ndarray) -> list[str]:
+def chosen_samples(samples: Sequence[Sequence[str]], choices: np.ndarray) -> list[str]:
+    """Of each sentence's samples, the one that was chosen."""
     return [each[int(choice)] for each, choice in zip(samples, choices, strict=True)]
 
 

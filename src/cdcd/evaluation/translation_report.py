@@ -2,6 +2,7 @@
 
 import json
 import random
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +15,27 @@ from cdcd.evaluation.report import environment
 from cdcd.evaluation.translation import ByCount, Corpus, Scores
 from cdcd.evaluation.uncertainty import Interval
 
+NEARLY = 0.5
+"""BLEU below the best that a cheaper setting may have to be as good."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """What the judge of the built-in task says of translations."""
+
+    num_sentences: int
+    num_right: int
+    reasons: dict[str, int]
+    """Why others are wrong, the most frequent first."""
+
+    @property
+    def share(self) -> float:
+        return self.num_right / self.num_sentences
+
+    def __str__(self) -> str:
+        wrong = ", ".join(f"{reason} {count}" for reason, count in self.reasons.items())
+        return f"{self.share:.1%} right" + (f"; {wrong}" if wrong else "")
+
 
 @dataclass(frozen=True)
 class TranslationRow:
@@ -22,13 +44,28 @@ class TranslationRow:
     system: str
     settings: dict[str, Any]
     scores: Scores
+    """Of one translation of each sentence."""
     sentences_per_second: float | None = None
+    """Translations made each second, one of each sentence or several."""
     by_count: list[ByCount] = field(default_factory=list)
     """Minimum Bayes-risk decoding of more and more samples."""
+    run: str | None = None
+    is_warmed_up: bool = False
+    """Whether the time leaves out a first batch."""
+    num_too_long: int = 0
+    """Sentences that have more tokens than the model reads."""
+    exact: Exact | None = None
+    exact_by_count: Exact | None = None
+    """Of minimum Bayes-risk decoding of the most samples."""
 
     @property
     def label(self) -> str:
         return _label(self.system, self.settings)
+
+    @property
+    def decoded_label(self) -> str:
+        """Of minimum Bayes-risk decoding of the most samples."""
+        return f"{self.label}, {self.by_count[-1].num_samples} samples"
 
 
 def _label(system: str, settings: dict[str, Any]) -> str:
@@ -46,6 +83,59 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """A mean over runs, and their standard deviation."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Of two or more."""
+        return cls(statistics.fmean(values), statistics.stdev(values))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.deviation:.2f}"
+
+
+@dataclass(frozen=True)
+class OverRuns:
+    """Runs of one kind under one setting: what depends on the seed of training."""
+
+    system: str
+    settings: dict[str, Any]
+    runs: list[str]
+    bleu: Spread
+    chrf: Spread
+    right: Spread | None
+    """Share that the exact judge finds right, in percent."""
+    bleu_by_count: dict[int, Spread]
+    """Of minimum Bayes-risk decoding, by the number of samples."""
+
+    @classmethod
+    def of(cls, system: str, rows: Sequence[TranslationRow]) -> "OverRuns":
+        """Of rows with equal settings."""
+        shares = [100 * row.exact.share for row in rows if row.exact is not None]
+        curves = zip(*(row.by_count for row in rows), strict=True)
+        return cls(
+            system,
+            rows[0].settings,
+            [str(row.run) for row in rows],
+            bleu=Spread.of([row.scores.bleu.value for row in rows]),
+            chrf=Spread.of([row.scores.chrf.value for row in rows]),
+            right=Spread.of(shares) if shares else None,
+            bleu_by_count={
+                same[0].num_samples: Spread.of([each.bleu.value for each in same])
+                for same in curves
+            },
+        )
+
+    @property
+    def label(self) -> str:
+        return f"{_label(self.system, self.settings)}: mean of {len(self.runs)} runs"
+
+
+@dataclass(frozen=True)
 class TranslationReport:
     """Everything that is known of the translations of one test set."""
 
@@ -56,6 +146,11 @@ class TranslationReport:
     """sacreBLEU's, by score."""
     rows: list[TranslationRow]
     differences: list[Difference] = field(default_factory=list)
+    over_runs: list[OverRuns] = field(default_factory=list)
+    protocol: dict[str, Any] = field(default_factory=dict)
+    """What was translated, by what, and how."""
+    remarks: list[str] = field(default_factory=list)
+    """What a reader must know of the test set."""
 
     def lines(self, swept: str) -> dict[str, list[TranslationRow]]:
         """Rows that have the setting, in its order, by system and their other settings."""
@@ -69,7 +164,18 @@ class TranslationReport:
             for label, rows in lines.items()
         }
 
+    def cheapest(self) -> list[tuple[TranslationRow, TranslationRow]]:
+        """Of each sweep of the steps: the fewest that are nearly as good as the best, and the best."""
+        found = []
+        for rows in self.lines("num_steps").values():
+            if len(rows) > 1:
+                best = max(rows, key=lambda row: row.scores.bleu.value)
+                least = best.scores.bleu.value - NEARLY
+                found.append((next(row for row in rows if row.scores.bleu.value >= least), best))
+        return found
+
     def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
         return asdict(self) | {"environment": environment()}
 
 
@@ -111,12 +217,24 @@ def write_translation_report(report: TranslationReport, folder: Path) -> list[Pa
 
 def print_translation_report(report: TranslationReport, console: Console) -> None:
     """The tables, the differences of systems, and what was computed."""
-    console.print(_table(COLUMNS, report.rows))
+    console.print(_row_table(report))
     decoded = [(row.label, each) for row in report.rows for each in row.by_count]
     if decoded:
         console.print(_table(COUNT_COLUMNS, decoded))
     for line in _remarks(report):
         console.print(line, style="dim", markup=False)
+
+
+def _row_table(report: TranslationReport) -> Table:
+    columns = COLUMNS
+    if any(row.exact for row in report.rows):
+        columns = COLUMNS | {"right": lambda row: _share(row.exact and row.exact.share)}
+    table = _table(columns, report.rows)
+    for each in report.over_runs:
+        cells = {"system": each.label, "BLEU": str(each.bleu), "chrF": str(each.chrf)}
+        cells["right"] = "–" if each.right is None else f"{each.right} %"
+        table.add_row(*(cells.get(name, "") for name in columns))
+    return table
 
 
 def _table(columns: dict[str, Any], rows: Sequence[Any]) -> Table:
@@ -168,5 +286,20 @@ def _remarks(report: TranslationReport) -> Iterator[str]:
     yield "repeated: beyond the references; missing, copies, numbers, language: missing or wrong"
     if any(row.by_count for row in report.rows):
         yield "oracle: samples chosen by the references; minimum Bayes risk chooses without them"
+    yield from report.remarks
+    for row in report.rows:
+        if row.exact is not None and row.run is not None:
+            yield f"{row.label}: {row.exact}"
+        if row.exact_by_count is not None:
+            yield f"{row.decoded_label}: {row.exact_by_count}"
+    for each in report.over_runs:
+        for count, bleu in each.bleu_by_count.items():
+            if count > 1:
+                yield f"{each.label}, {count} samples: {bleu} BLEU"
+    for row, best in report.cheapest():
+        yield (
+            f"{row.label} is the cheapest within {NEARLY} BLEU of the best, {best.label}: "
+            f"{row.scores.bleu.value:.2f} and {best.scores.bleu.value:.2f}"
+        )
     for each in report.differences:
         yield f"{each.second} less {each.first}: {_interval(each.bleu, '+.2f')} BLEU"

@@ -1,0 +1,213 @@
+"""Pairs to test translators on: where they come from, and whether a run has trained on them."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from cdcd.data import numerals
+from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs
+from cdcd.data.parallel import BUILT_IN_PAIRS, Pair, ParallelDocuments
+from cdcd.data.readers import Documents
+from cdcd.data.tokenizer import EOS, PAD, Tokenizer, WordTokenizer
+from cdcd.evaluation.provenance import training_sequences
+from cdcd.evaluation.translation import Corpus
+from cdcd.evaluation.words import LanguageProfiles
+from cdcd.seeding import generator_for
+from cdcd.training.config import RunConfig
+from cdcd.training.run import built_in_pairs
+
+BUILT_IN_SEEDS = {"test": 10**9 + 1, "valid": 10**9 + 2}
+"""Of the pairs drawn from the built-in task, by split: no seed that a run trains with."""
+BUILT_IN_SENTENCES = 500
+PROFILE_PAIRS = 10_000
+ROWS_AT_ONCE = 2**16
+
+
+@dataclass(frozen=True)
+class HeldOutPairs:
+    """A test set, and what there is to say about it."""
+
+    corpus: Corpus
+    name: str
+    """Where it comes from."""
+    direction: numerals.Direction | None = None
+    """Of the built-in task, whose translations can be judged exactly."""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def hash(self) -> str:
+        """Equal if and only if the test set is."""
+        corpus = self.corpus
+        return hashed([*languages_of(corpus), list(corpus.sources), list(corpus.references)])
+
+
+def hashed(content: Any) -> str:
+    """A short hash of what JSON can hold."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def languages_of(corpus: Corpus) -> tuple[str, str]:
+    return corpus.source_language, corpus.target_language
+
+
+def held_out_pairs(
+    run: RunConfig,
+    *,
+    split: str = "test",
+    files: tuple[Path, Path] | None = None,
+    num_sentences: int | None = None,
+    trained_on: Collection[str] = (),
+) -> HeldOutPairs:
+    """Pairs of two files, else of the run's data set or task; the first few where a number is given.
+
+    `trained_on`: the splits that runs trained on, which are refused.
+    """
+    if files is not None:
+        return _from_files(run, files, num_sentences)
+    if run.data.source == BUILT_IN_PAIRS:
+        return _built_in(run, split, num_sentences or BUILT_IN_SENTENCES)
+    if not holds_pairs(run.data.source):
+        raise ValueError(
+            f"the run's pairs {run.data.source} are not there; say where with --data FOLDER, or give "
+            f"a test set with --source FILE --reference FILE"
+        )
+    return _prepared(run, split, num_sentences, trained_on)
+
+
+def _corpus(run: RunConfig, pairs: Sequence[Pair]) -> Corpus:
+    source, _, target = run.data.languages.partition("-")
+    return Corpus([pair[0] for pair in pairs], [pair[1] for pair in pairs], source, target)
+
+
+def _from_files(
+    run: RunConfig, files: tuple[Path, Path], num_sentences: int | None
+) -> HeldOutPairs:
+    sides = [Documents(str(file), unit="line", errors="strict") for file in files]
+    pairs = list(ParallelDocuments(*sides))
+    shown = f"{files[0].name}, {files[1].name}"
+    return HeldOutPairs(_corpus(run, pairs[:num_sentences]), shown + _part(num_sentences, pairs))
+
+
+def _part(num_sentences: int | None, pairs: Sequence[object] | range) -> str:
+    if num_sentences is None or num_sentences >= len(pairs):
+        return ""
+    return f", the first {num_sentences:,} of {len(pairs):,}"
+
+
+def _built_in(run: RunConfig, split: str, num_sentences: int) -> HeldOutPairs:
+    if split not in BUILT_IN_SEEDS:
+        raise ValueError(
+            f"{BUILT_IN_PAIRS} have no split {split!r}; choose {' or '.join(BUILT_IN_SEEDS)}"
+        )
+    seed = BUILT_IN_SEEDS[split]
+    pairs = built_in_pairs(run.data, num_sentences, seed=seed, held_out=True)
+    name = f"{BUILT_IN_PAIRS}, {split}: meanings that are held out, seed {seed}"
+    return HeldOutPairs(
+        _corpus(run, pairs), name, "en-de" if run.data.languages == "en-de" else "de-en"
+    )
+
+
+def _prepared(
+    run: RunConfig, split: str, num_sentences: int | None, trained_on: Collection[str]
+) -> HeldOutPairs:
+    dataset = PreparedPairs(run.data.source)
+    if split not in dataset.splits:
+        raise ValueError(
+            f"{run.data.source} has no pairs in a split {split!r}, it has {', '.join(dataset.splits)}: "
+            f"choose one with --split, or give a test set with --source FILE --reference FILE"
+        )
+    if split in trained_on:
+        raise ValueError(f"the split {split} is what a run trained on; choose another --split")
+    numbers = range(dataset.num_pairs(split))
+    found = [dataset.texts(split, number) for number in numbers[:num_sentences]]
+    pairs = [(target, source) for source, target in found] if run.data.reverse else found
+    name = f"{dataset.path.name}, {split}{_part(num_sentences, numbers)}"
+    return HeldOutPairs(_corpus(run, pairs), name, remarks=tuple(_lost(dataset, split)))
+
+
+def _lost(dataset: PreparedPairs, split: str) -> Iterator[str]:
+    """What the test set lost when it was prepared: scores of all of it would be others."""
+    if isinstance(dataset.tokenizer, WordTokenizer):
+        yield f"references are what the tokenizer of {dataset.path.name} keeps: known words, evenly spaced"
+    lost = {why: n for why, n in dataset.counts(split).items() if n and why != "kept"}
+    if lost:
+        reasons = ", ".join(f"{why.replace('_', ' ')} {n:,}" for why, n in lost.items())
+        yield f"pairs of the test set that were left out when it was prepared: {reasons}"
+
+
+# What runs have trained on
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Sentences of the test set that a run has trained on, token for token."""
+
+    pairs: int
+    sources: int
+    """With any target."""
+
+
+def training_pairs(run: RunConfig, tokenizer: Tokenizer) -> PairDataset | None:
+    """What a run trained on, where it is there."""
+    source = run.data.source
+    if source != BUILT_IN_PAIRS and not holds_pairs(source):
+        return None
+    found = training_sequences(run, tokenizer)
+    assert isinstance(found, PairDataset)
+    return found
+
+
+def overlap(corpus: Corpus, training: PairDataset, tokenizer: Tokenizer) -> Overlap:
+    """Count a test set's pairs that are in a training set, by hash."""
+    lengths = (training.source_length, training.target_length)
+    sides = (corpus.sources, corpus.references)
+    rows = [
+        torch.tensor([_padded(tokenizer.encode(text), length) for text in texts])
+        for texts, length in zip(sides, lengths, strict=True)
+    ]
+    tested = _hashes(torch.cat(rows, 1), training.source_length)
+    trained = [np.unique(each) for each in _all_hashes(training)]
+    sources, pairs = (
+        int(np.isin(ours, theirs).sum()) for ours, theirs in zip(tested, trained, strict=True)
+    )
+    return Overlap(pairs, sources)
+
+
+def _padded(tokens: Sequence[int], length: int) -> list[int]:
+    """As in training; a sentence that does not fit equals none, as its end is missing."""
+    return [*tokens, EOS, *[PAD] * length][:length]
+
+
+def _all_hashes(training: PairDataset) -> list[np.ndarray]:
+    starts = range(0, len(training), ROWS_AT_ONCE)
+    blocks = (np.arange(s, min(s + ROWS_AT_ONCE, len(training))) for s in starts)
+    found = [_hashes(training.rows(block), training.source_length) for block in blocks]
+    return [np.concatenate(side) for side in zip(*found, strict=True)]
+
+
+def _hashes(rows: Int[Tensor, "rows length"], source_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of the sources, and of whole pairs: random weighted sums of their tokens, modulo 2^64."""
+    generator = generator_for("hash", rows.shape[1])
+    weights = torch.randint(-(2**62), 2**62, rows.shape[1:], generator=generator) * 2 + 1
+    terms = rows.long() * weights
+    return terms[:, :source_length].sum(1).numpy(), terms.sum(1).numpy()
+
+
+def language_profiles(training: PairDataset, tokenizer: Tokenizer) -> LanguageProfiles:
+    """The two languages' frequent words, from pairs throughout a training set."""
+    count = min(PROFILE_PAIRS, len(training))
+    rows = training.rows(np.linspace(0, len(training) - 1, count).astype(np.int64))
+    sides = rows.split([training.source_length, training.target_length], 1)
+    return LanguageProfiles.of(*(_texts(side, tokenizer) for side in sides))
+
+
+def _texts(rows: Int[Tensor, "rows length"], tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.decode(row[: row.index(EOS)]) for row in rows.tolist()]

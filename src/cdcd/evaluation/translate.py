@@ -1,0 +1,439 @@
+"""Evaluation of translators (§6.6): runs and a baseline translate one test set, one row for each setting.
+
+A diffusion model translates each sentence once, and many times for minimum Bayes-risk decoding. The
+autoregressive baseline searches with a beam, takes the likeliest token each time (greedy), and draws
+samples where they are asked for. Rows are kept as they finish, so that the same evaluation goes on
+where it was stopped.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import Progress
+
+import cdcd
+from cdcd.data import numerals
+from cdcd.evaluation.finished_rows import FinishedRow, FinishedRows
+from cdcd.evaluation.held_out_pairs import (
+    HeldOutPairs,
+    Overlap,
+    hashed,
+    held_out_pairs,
+    language_profiles,
+    languages_of,
+    overlap,
+    training_pairs,
+)
+from cdcd.evaluation.mbr import mbr_batch
+from cdcd.evaluation.provenance import described, training_text
+from cdcd.evaluation.translation import (
+    Corpus,
+    bleu_difference,
+    chosen_samples,
+    mbr_curve,
+    score,
+    signatures,
+    utility_for,
+)
+from cdcd.evaluation.translation_report import (
+    Difference,
+    Exact,
+    OverRuns,
+    TranslationReport,
+    TranslationRow,
+    controls,
+    write_translation_report,
+)
+from cdcd.evaluation.translation_systems import (
+    BASELINE,
+    Job,
+    Pieces,
+    Setting,
+    System,
+    draw_timed,
+    jobs_of,
+    load_system,
+    load_systems,
+)
+from cdcd.evaluation.translation_texts import write_examples, write_hypotheses
+from cdcd.evaluation.words import LanguageProfiles
+from cdcd.translator import Done
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationConfig:
+    """How translations are made and measured."""
+
+    split: str = "test"
+    """Held-out part of the runs' pairs: `test`, or `valid` to choose settings by."""
+    num_sentences: int | None = None
+    """Sentences of the test set, the first ones; default: all, of `numerals` 500."""
+    counts: tuple[int, ...] = (1,)
+    """Numbers of samples for each sentence that minimum Bayes-risk decoding chooses from."""
+    utility: Literal["bleu", "chrf"] = "bleu"
+    """What minimum Bayes-risk decoding compares samples by."""
+    processes: int = 1
+    """Processes that compare samples."""
+    seed: int = 0
+    """Seed of the noise."""
+    batch_size: int = 64
+    """Translations at a time."""
+    num_resamples: int = 1000
+    """Resamples of each bootstrap interval."""
+    controls: bool = False
+    """Also score texts with known defects: copies of the source, shuffled, doubled and missing words."""
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("num_sentences", 2),
+            ("processes", 1),
+            ("batch_size", 1),
+            ("num_resamples", 100),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}, it must be at least {least}")
+        if not self.counts or min(self.counts) < 1:
+            raise ValueError(f"counts are {list(self.counts)}; give numbers of samples from 1 on")
+
+    @property
+    def num_samples(self) -> int:
+        """The most that are asked for."""
+        return max(self.counts)
+
+
+class TranslationEvaluation:
+    """Runs, a baseline and the test set that they translate."""
+
+    def __init__(
+        self,
+        systems: Sequence[System],
+        held_out: HeldOutPairs,
+        config: TranslationConfig,
+        *,
+        baseline: System | None = None,
+        settings: Mapping[str, Any] | None = None,
+        pieces: Pieces | None = None,
+        console: Console | None = None,
+    ) -> None:
+        self.systems, self.held_out, self.config = list(systems), held_out, config
+        self.corpus: Corpus = held_out.corpus
+        self.baseline, self.base, self.pieces = baseline, dict(settings or {}), pieces
+        self.console = console or Console(stderr=True)
+        self.counts = sorted({1, *config.counts})
+        self.all_systems = [*self.systems, *([baseline] if baseline is not None else [])]
+        for each in self.all_systems:
+            if each.translator.languages != languages_of(self.corpus):
+                ours, other = "-".join(languages_of(self.corpus)), each.config.data.languages
+                raise ValueError(f"{each.run} translates {other}, the test set is {ours}")
+        if baseline is not None and baseline.config.model != "autoregressive":
+            raise ValueError(
+                f"the baseline {baseline.run} is a diffusion model; give an autoregressive translator"
+            )
+        self.overlaps: dict[str, Overlap | None] = {}
+        self.profiles: LanguageProfiles | None = None
+
+    def _look_at_training(self) -> None:
+        """What each trained on, once for each training set: the languages, and the test set in it."""
+        known: dict[Any, Overlap | None] = {}
+        for each in self.all_systems:
+            text, tokenizer = training_text(each.config), each.translator.tokenizer
+            if text not in known:
+                training = training_pairs(each.config, tokenizer)
+                known[text] = None
+                if training is not None:
+                    known[text] = overlap(self.corpus, training, tokenizer)
+                    self.profiles = self.profiles or language_profiles(training, tokenizer)
+            self.overlaps[each.run] = known[text]
+
+    def run(
+        self,
+        out: Path,
+        settings: Sequence[Setting] = ({},),
+        baseline_settings: Sequence[Setting] = ({},),
+    ) -> tuple[TranslationReport, list[Path]]:
+        """Make every row that is not there yet; write the report, the translations and examples."""
+        jobs = self._all_jobs(settings, baseline_settings)
+        how_scored = signatures(self.corpus)
+        self._look_at_training()
+        kept = FinishedRows(out / "rows.jsonl")
+        try:
+            made = self._made(jobs, kept)
+        except KeyboardInterrupt:
+            self._say(f"finished rows are in {kept.path}; the same command goes on from there")
+            raise
+        report = self._report(jobs, made, how_scored)
+        paths = write_translation_report(report, out)
+        texts = write_hypotheses(made, self.corpus, out / "hypotheses")
+        write_examples({name: texts[name] for name in self._compared(made)}, out / "examples.md")
+        return report, [*paths, out / "examples.md", out / "hypotheses"]
+
+    def _all_jobs(
+        self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]
+    ) -> list[Job]:
+        """All rows, their settings checked before the first is made."""
+        count = self.config.num_samples
+        jobs = [j for each in self.systems for j in jobs_of(each, self.base, settings, count)]
+        if self.baseline is not None:
+            jobs += jobs_of(self.baseline, {}, baseline_settings, count)
+        # A sweep may hold a setting that is made anyway.
+        different: dict[tuple[str, str], Job] = {}
+        for job in jobs:
+            different.setdefault((job.label, repr(job.settings)), job)
+        return list(different.values())
+
+    def _made(self, jobs: Sequence[Job], kept: FinishedRows) -> list[FinishedRow]:
+        made = []
+        hidden = not self.console.is_terminal
+        with Progress(console=self.console, transient=True, disable=hidden) as progress:
+            task = progress.add_task("translating", total=len(jobs))
+            for number, job in enumerate(jobs):
+
+                def done(share: float, number: int = number) -> None:
+                    progress.update(task, completed=number + share)
+
+                known = kept.find(self._key(job))
+                if known is None:
+                    made.append(self._translated(job, done))
+                    kept.add(self._key(job), made[-1])
+                else:
+                    # Names depend on the other runs of this evaluation.
+                    named = {"system": job.label, "settings": job.shown, "run": job.system.run}
+                    made.append(replace(known, row=replace(known.row, **named)))
+                was_there = "" if known is None else " (was there)"
+                self._say(f"{number + 1} of {len(jobs)}, {_in_short(made[-1].row)}{was_there}")
+        return made
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _key(self, job: Job) -> dict[str, Any]:
+        """All that a row depends on."""
+        config = self.config
+        return {
+            "run": str(Path(job.system.run).resolve()),
+            "checkpoint": job.system.checkpoint,
+            "how": f"{job.system.how}, {job.system.hardware}",
+            "settings": {"of": type(job.settings).__name__} | asdict(job.settings),
+            "counts": self.counts if job.num_samples > 1 else [1],
+            "utility": config.utility if job.num_samples > 1 else None,
+            "seed": config.seed,
+            "num_resamples": config.num_resamples,
+            "batch_size": config.batch_size,
+            "test_set": self.held_out.hash,
+            "profiles": self.profiles and hashed(self.profiles.log_odds),
+            "in_pieces": self.pieces is not None,
+            "cdcd": cdcd.__version__,
+        }
+
+    @property
+    def _profiled(self) -> str:
+        """By what the languages are told apart."""
+        if self.profiles is None:
+            return "words of the test set"
+        return f"{len(self.profiles.log_odds)} frequent words of the training pairs"
+
+    def _translated(self, job: Job, done: Done) -> FinishedRow:
+        drawn = draw_timed(
+            job.system.translator,
+            self.corpus.sources,
+            num_samples=job.num_samples,
+            seed=self.config.seed,
+            batch_size=self.config.batch_size,
+            settings=job.changes,
+            pieces=self.pieces,
+            done=done,
+        )
+        first = [each[0] for each in drawn.samples]
+        row = replace(
+            self._scored(job.label, first),
+            settings=job.shown,
+            run=job.system.run,
+            sentences_per_second=drawn.per_second,
+            is_warmed_up=drawn.is_warmed_up,
+            num_too_long=drawn.num_too_long,
+        )
+        if job.num_samples == 1:
+            return FinishedRow(row, first)
+        return self._decoded(row, first, drawn.samples)
+
+    def _scored(self, system: str, texts: Sequence[str]) -> TranslationRow:
+        resamples = self.config.num_resamples
+        scores = score(texts, self.corpus, profiles=self.profiles, num_resamples=resamples)
+        return TranslationRow(system, {}, scores, exact=self._exact(texts))
+
+    def _decoded(
+        self, row: TranslationRow, first: list[str], samples: Sequence[Sequence[str]]
+    ) -> FinishedRow:
+        """With minimum Bayes-risk decoding."""
+        utility = utility_for(self.config.utility, self.corpus.target_language)
+        choices = mbr_batch(samples, utility, counts=self.counts, processes=self.config.processes)
+        curve = mbr_curve(
+            samples,
+            self.corpus,
+            counts=self.counts,
+            choices=choices,
+            num_resamples=self.config.num_resamples,
+        )
+        decoded = chosen_samples(samples, choices[:, -1])
+        row = replace(row, by_count=curve, exact_by_count=self._exact(decoded))
+        return FinishedRow(row, first, decoded)
+
+    def _exact(self, texts: Sequence[str]) -> Exact | None:
+        direction = self.held_out.direction
+        if direction is None:
+            return None
+        pairs = zip(self.corpus.sources, texts, strict=True)
+        reasons = Counter(numerals.check(*pair, direction).reason for pair in pairs)
+        num_right = reasons.pop("right", 0)
+        return Exact(len(texts), num_right, dict(reasons.most_common()))
+
+    # The report
+
+    def _report(
+        self, jobs: Sequence[Job], made: Sequence[FinishedRow], how_scored: dict[str, str]
+    ) -> TranslationReport:
+        known = controls(self.corpus)
+        if not self.config.controls:
+            known = {"references": known["references"]}
+        rows = [*(self._scored(*each) for each in known.items()), *(each.row for each in made)]
+        return TranslationReport(
+            languages=languages_of(self.corpus),
+            num_sentences=len(self.corpus.sources),
+            signatures=how_scored,
+            rows=rows,
+            differences=list(self._differences(jobs, made)),
+            over_runs=_over_runs(jobs, made),
+            protocol=self._protocol(),
+            remarks=list(self._remarks(rows)),
+        )
+
+    def _differences(
+        self, jobs: Sequence[Job], made: Sequence[FinishedRow]
+    ) -> Iterator[Difference]:
+        """Each diffusion row less the baseline's beam search; of the most samples also less its samples."""
+        theirs = [each for job, each in zip(jobs, made, strict=True) if job.system is self.baseline]
+        if not theirs:
+            return
+        beam = (theirs[0].row.label, theirs[0].first)
+        sampled = [(e.row.decoded_label, e.decoded) for e in theirs if e.decoded is not None]
+        for job, each in zip(jobs, made, strict=True):
+            if job.system.config.model != "diffusion":
+                continue
+            yield self._difference(beam, (each.row.label, each.first))
+            if each.decoded is not None:
+                for other in (beam, *sampled[:1]):
+                    yield self._difference(other, (each.row.decoded_label, each.decoded))
+
+    def _difference(
+        self, first: tuple[str, Sequence[str]], second: tuple[str, Sequence[str]]
+    ) -> Difference:
+        resamples = self.config.num_resamples
+        found = bleu_difference(first[1], second[1], self.corpus, num_resamples=resamples)
+        return Difference(first[0], second[0], found)
+
+    def _protocol(self) -> dict[str, Any]:
+        return asdict(self.config) | {
+            "test_set": self.held_out.name,
+            "test_set_hash": self.held_out.hash,
+            "settings": self.base,
+            "languages_by": self._profiled,
+            "hardware": self.systems[0].hardware,
+            "runs": {
+                each.run: {"name": each.name, "checkpoint": each.checkpoint, "how": each.how}
+                | {"config": described(each.config)}
+                for each in self.all_systems
+            },
+            "trained_on": {run: found and asdict(found) for run, found in self.overlaps.items()},
+        }
+
+    def _remarks(self, rows: Sequence[TranslationRow]) -> Iterator[str]:
+        changes = "".join(f", {name} {value}" for name, value in self.base.items())
+        yield f"test set: {self.held_out.name}{changes}; languages told apart by {self._profiled}"
+        yield from self.held_out.remarks
+        yield from self._trained_remarks()
+        num_too_long = max(row.num_too_long for row in rows)
+        if num_too_long:
+            how = "translated in pieces" if self.pieces is not None else "scored as empty"
+            yield f"{num_too_long} sentences are too long for a model: {how}"
+        timed = [row.is_warmed_up for row in rows if row.sentences_per_second is not None]
+        if timed:
+            warm = "the first batch left out" + ("" if all(timed) else " where full ones follow")
+            yield (
+                f"sentences/s: translations in batches of {self.config.batch_size} on "
+                f"{self.systems[0].hardware}, {warm}; n samples take n times as long"
+            )
+
+    def _trained_remarks(self) -> Iterator[str]:
+        unknown = [run for run, found in self.overlaps.items() if found is None]
+        known = [found for found in self.overlaps.values() if found is not None]
+        if known:
+            pairs, sources = (max(getattr(e, n) for e in known) for n in ("pairs", "sources"))
+            yield (
+                f"of the test set's pairs {pairs} were trained on, of its sources {sources}"
+                + (", by the run that knows most" if len(known) > 1 else "")
+            )
+        if unknown:
+            yield f"the training pairs of {', '.join(unknown)} are not there: not compared"
+
+    def _compared(self, made: Sequence[FinishedRow]) -> list[str]:
+        """Of which texts examples are shown: the first run's and the baseline's."""
+        labels = ["source", "reference", made[0].row.label]
+        labels += [made[0].row.decoded_label] if made[0].decoded is not None else []
+        if self.baseline is not None:
+            labels += [e.row.label for e in made if e.row.run == self.baseline.run][:1]
+        return labels
+
+
+def _in_short(row: TranslationRow) -> str:
+    speed = row.sentences_per_second
+    shown = "" if speed is None else f", {speed:.3g} sentences/s"
+    return f"{row.label}: {row.scores.bleu.value:.2f} BLEU{shown}"
+
+
+def _over_runs(jobs: Sequence[Job], made: Sequence[FinishedRow]) -> list[OverRuns]:
+    """Means over runs of one kind under one setting."""
+    groups: dict[tuple[str, str], list[TranslationRow]] = {}
+    for job, each in zip(jobs, made, strict=True):
+        if job.system.name != BASELINE:
+            groups.setdefault((job.kind, repr(job.shown)), []).append(each.row)
+    return [OverRuns.of(name, rows) for (name, _), rows in groups.items() if len(rows) > 1]
+
+
+def load_evaluation(
+    runs: Sequence[Path],
+    config: TranslationConfig,
+    *,
+    baseline: Path | None = None,
+    data: str | None = None,
+    files: tuple[Path, Path] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    pieces: Pieces | None = None,
+    console: Console | None = None,
+    **options: Any,
+) -> TranslationEvaluation:
+    """The evaluation of runs on the pairs that the first of them holds out, or on two files."""
+    systems = load_systems(runs, data=data, **options)
+    other = None if baseline is None else load_system(baseline, BASELINE, data=data, **options)
+    configs = [each.config for each in [*systems, *([other] if other is not None else [])]]
+    first = configs[0]
+    held_out = held_out_pairs(
+        first,
+        split=config.split,
+        files=files,
+        num_sentences=config.num_sentences,
+        trained_on={each.data.split for each in configs},
+    )
+    return TranslationEvaluation(
+        systems,
+        held_out,
+        config,
+        baseline=other,
+        settings=settings,
+        pieces=pieces,
+        console=console,
+    )
