@@ -313,7 +313,7 @@ def test_sentences_that_are_too_long_are_counted_and_never_dropped(tmp_path):
     report = evaluated([scripted], tmp_path / "pieces", held_out=held_out, pieces=pieces)
     lines = (tmp_path / "pieces/hypotheses/cdcd.txt").read_text().splitlines()
     assert lines == [*REFERENCES[:-1], f"{REFERENCES[-1]} {REFERENCES[0]}"]
-    assert any("translated in pieces" in remark for remark in report.remarks)
+    assert any("translated sentence by sentence" in remark for remark in report.remarks)
 
 
 def test_texts_are_written_for_people(tmp_path):

@@ -358,7 +358,9 @@ class TranslationEvaluation:
         yield from self._trained_remarks()
         num_too_long = max(row.num_too_long for row in rows)
         if num_too_long:
-            how = "translated in pieces" if self.pieces is not None else "scored as empty"
+            how = "scored as empty"
+            if self.pieces is not None:
+                how = f"translated sentence by sentence, and what is longer even so {how}"
             yield f"{num_too_long} sentences are too long for a model: {how}"
         timed = [row.is_warmed_up for row in rows if row.sentences_per_second is not None]
         if timed:

@@ -174,7 +174,8 @@ def draw_timed(
     """Translate texts and measure the speed.
 
     The time leaves out the first batch, and a last one that is not full, where full ones are left:
-    they stand for the start. A text that is too long is translated in pieces, else by nothing.
+    they stand for the start. A text that is too long is translated in pieces; what does not fit even
+    so, by nothing.
     """
     room = translator.config.data.source_length
 
@@ -183,7 +184,9 @@ def draw_timed(
 
     is_long = [not fits(text) for text in texts]
     parts = [
-        [text] if not long else pieces(text, fits) if pieces is not None else [""]
+        [text]
+        if not long
+        else [part if fits(part) else "" for part in (pieces(text, fits) if pieces else [""])]
         for text, long in zip(texts, is_long, strict=True)
     ]
     flat = [part for each in parts for part in each]
