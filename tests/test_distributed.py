@@ -133,7 +133,9 @@ def test_two_ranks_train_what_one_process_trains(trained, tmp_path, kind):
         found = differences(trained / f"{kind} {strategy}", alone)
         assert found["losses"] < 2e-6, strategy
         assert found["norms"] < 2e-5, strategy
-        assert found["weights"] < 2e-5, strategy
+        # Without rotary positions the biases of keys have no gradient but its rounding, of which Adam
+        # makes steps; losses and norms do not depend on them.
+        assert found["weights"] < (5e-4 if "translation" in kind else 2e-5), strategy
         assert found["warp"] < 1e-6, strategy
 
 
