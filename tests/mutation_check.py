@@ -109,6 +109,20 @@ MUTANTS = [
     Mutant("sides filtered apart", "data/prepare.py", 'side.append(part, splits, fates == FATES.index("kept"))', "side.append(part, splits, part.lengths > 0)", "test_pairs.py", "left_out_is_counted"),
     Mutant("half an hour counted English", "data/number_words.py", 'return f"{halves[minute]} {after}"', 'return f"{halves[minute]} {now}"', "test_numerals.py", "times_by_hand"),
     Mutant("tens before units in German", "data/number_words.py", """return f"{_linked(UNITS['de'][units])}und{TENS['de'][tens]}\"""", """return f"{TENS['de'][tens]}und{_linked(UNITS['de'][units])}\"""", "test_numerals.py", "second_implementation"),
+    Mutant("the dropped half of guidance swapped", "translator.py", "is_dropped[len(source) // 2 :] = True", "is_dropped[: len(source) // 2] = True", "test_translator.py", "guidance_is"),
+    Mutant("the source not hidden in training", "training/translation.py", "encoded = self.model.encode(source, is_dropped)", "encoded = self.model.encode(source)", "test_translator.py", "loss_of_a_diffusion"),
+    Mutant("sources predicted", "training/translation.py", "    def targets(self, tokens: Int[Tensor, \"batch both\"]) -> Int[Tensor, \"batch seq\"]:\n        return tokens[:, self.config.data.source_length :]\n\n    def bind(", "    def targets(self, tokens: Int[Tensor, \"batch both\"]) -> Int[Tensor, \"batch seq\"]:\n        return tokens[:, : self.config.data.source_length]\n\n    def bind(", "test_translator.py", "loss_of_a_diffusion"),
+    Mutant("dropout of the process, not of the step", "training/translation.py", "    torch.manual_seed(int(drawn))", "    assert drawn >= 0", "test_translator.py", "resumed or of_the_step"),
+    Mutant("every rank drops the same units", "training/translation.py", "\"dropout\", step, world.rank)", "\"dropout\", step)", "test_translator.py", "of_the_step"),
+    Mutant("dropout in validation", "training/trainer.py", "        self.model.eval()\n", "", "test_translator.py", "in_validation"),
+    Mutant("all samples of a text alike", "translator.py", "[(seed, i, j) for i in rows for j in columns]", "[(seed, i, 0) for i in rows for j in columns]", "test_translator.py", "text_and_place"),
+    Mutant("samples given to other texts", "translator.py", "            for i in rows:\n                for j in columns:\n", "            for j in columns:\n                for i in rows:\n", "test_translator.py", "text_and_place"),
+    Mutant("a baseline trained without smoothing", "training/translation.py", "return losses.smoothed, losses.nll", "return losses.nll, losses.nll", "test_translator.py", "smoothed_labels"),
+    Mutant("a rate that does not fall", "training/optimiser.py", "rate *= min(1.0, (config.warmup_steps / (step + 1)) ** 0.5)", "rate *= 1.0", "test_translator.py", "vaswani"),
+    Mutant("reversed pairs not reversed", "training/run.py", "target_length=data.length, reverse=data.reverse", "target_length=data.length", "test_translator.py", "data_set"),
+    Mutant("long lines cut", "cli/translate.py", "rest = [(n, piece) for n in too_long for piece in pieces[n][1:]]", "rest: list[tuple[int, str]] = []", "test_translate_command.py", "split_at"),
+    Mutant("lines split at carriage returns too", "cli/translate.py", 'content.removeprefix(BYTE_ORDER_MARK).split(b"\\n")', "content.removeprefix(BYTE_ORDER_MARK).splitlines()", "test_translate_command.py", "one_for_one"),
+    Mutant("ordinals end sentences", "data/sentences.py", "(INITIALS, ORDINAL, ABBREVIATION)", "(INITIALS, ABBREVIATION)", "test_sentences.py", "ends"),
 ]  # fmt: skip
 
 

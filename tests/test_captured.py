@@ -36,6 +36,8 @@ def lines(run):
         {"training.optimiser": "muon"},
         {"training.accumulate": 2},
         {"model": "autoregressive"},
+        {"task": "translation", "seq2seq.dropout": 0.2},
+        {"task": "translation", "seq2seq.dropout": 0.2, "model": "autoregressive"},
     ],
 )
 def test_replayed_steps_are_the_steps(tmp_path, changes):

@@ -40,9 +40,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "autoregressive": {"model": "autoregressive"},
     "autoregressive accumulate": {"model": "autoregressive", "training.accumulate": 3},
     "muon": {"training.optimiser": "muon"},
+    "translation": {"task": "translation"},
+    "translation baseline": {"task": "translation", "model": "autoregressive"},
     "no time": {"network.time_input": False, "objective.self_conditioned_share": 0.3},
 }
 CASES = [(kind, strategy) for kind in KINDS for strategy in ("ddp", "fsdp")]
+# Translators are not sharded.
+CASES = [case for case in CASES if case[1] == "ddp" or "translation" not in case[0]]
 for case in (("autoregressive", "fsdp"), ("autoregressive accumulate", "ddp"), ("no time", "fsdp")):
     CASES.remove(case)
 TWELVE = {"training.steps": 12, "training.checkpoint_every": 0, "training.log_every": 4}
@@ -129,7 +133,9 @@ def test_two_ranks_train_what_one_process_trains(trained, tmp_path, kind):
         found = differences(trained / f"{kind} {strategy}", alone)
         assert found["losses"] < 2e-6, strategy
         assert found["norms"] < 2e-5, strategy
-        assert found["weights"] < 2e-5, strategy
+        # Without rotary positions the biases of keys have no gradient but its rounding, of which Adam
+        # makes steps; losses and norms do not depend on them.
+        assert found["weights"] < (5e-4 if "translation" in kind else 2e-5), strategy
         assert found["warp"] < 1e-6, strategy
 
 

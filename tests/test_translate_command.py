@@ -11,7 +11,7 @@ from tiny import cdcd_main, cdcd_process, contents, tiny_options, train_tiny
 import cdcd
 from cdcd.data.numerals import sample_pairs
 from cdcd.training.checkpoint import RunDirectory
-from cdcd.translator import Translator
+from cdcd.translator import SETTINGS, Translator
 
 TRANSLATION = {"task": "translation"}
 BASELINE = TRANSLATION | {"model": "autoregressive"}
@@ -289,6 +289,14 @@ def test_without_sacrebleu(place, capfd, monkeypatch):
 
 
 # Other verbs
+
+
+def test_the_options_are_the_fields_of_all_settings(capsys):
+    assert cdcd_main("translate", "--help") == 0
+    shown = set(re.findall(r"^  --([a-z-]+)", capsys.readouterr().out, flags=re.MULTILINE))
+    own = {"source", "out", "num-samples", "seed", "batch-size", "utility", "long", "checkpoint"}
+    own |= {"device", "dtype", "compile", "json"}
+    assert shown - own == {name.replace("_", "-") for name in SETTINGS}
 
 
 def test_info(place, capfd):

@@ -203,14 +203,16 @@ def _named(numbers: Sequence[int]) -> str:
 
 def unknown_words(lines: Sequence[str], translator: "Translator") -> list[str]:
     """What a tokenizer with a list of words does not know, said once."""
-    found: dict[int, str] = {}
-    for number, line in enumerate(lines):
-        try:
-            translator.tokenizer.encode(line, strict=True)
-        except ValueError as error:
-            found[number] = str(error)
+    from cdcd.data.tokenizer import UNKNOWN
+
+    encode = translator.tokenizer.encode
+    found = [number for number, line in enumerate(lines) if UNKNOWN in encode(line)]
     if not found:
         return []
-    first, what = next(iter(found.items()))
+    what = "there are words that are not in the model's vocabulary"
+    try:
+        encode(lines[found[0]], strict=True)
+    except ValueError as error:
+        what = str(error)
     more = f" (and so in {len(found) - 1:,} other lines)" if len(found) > 1 else ""
-    return [f"line {first + 1}: {what}; the model reads an unknown word{more}"]
+    return [f"line {found[0] + 1}: {what}; the model reads an unknown word{more}"]
