@@ -5,7 +5,6 @@ batches, gradients and checkpoints, and never asks which task it has.
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, runtime_checkable
@@ -26,6 +25,7 @@ from cdcd.networks.autoregressive import AutoregressiveModel, counted, token_nll
 from cdcd.networks.language_model import LanguageModel
 from cdcd.networks.precision import Autocast
 from cdcd.training.checkpoint import Tensors, with_prefix, without_prefix
+from cdcd.training.compiling import compile_blocks, compiled
 from cdcd.training.config import RunConfig
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.draws import draw_for_step, room_for_noisy
@@ -149,27 +149,6 @@ def make_task(
     if isinstance(model, AutoregressiveModel):
         return AutoregressiveTask(config, model, device=device, dtype=dtype, engine=engine)
     return DiffusionTask(config, model, device=device, dtype=dtype, engine=engine, world=world)
-
-
-def compile_blocks(blocks: nn.Module, mode: str, device: torch.device) -> None:
-    """Compile each block by itself: gathering its weights before and after cannot be compiled."""
-    if mode == "on" or (mode == "auto" and device.type == "cuda"):
-        for block in blocks.children():
-            block.forward = torch.compile(block.forward, dynamic=False)
-
-
-def is_graphed(mode: str, device: torch.device) -> bool:
-    """Whether whole steps are captured as CUDA graphs; `auto` does so on a GPU."""
-    return device.type == "cuda" and mode in ("auto", "graphs")
-
-
-def compiled(
-    function: Callable[..., tuple[Tensor, Tensor]], mode: str, device: torch.device
-) -> Callable[..., tuple[Tensor, Tensor]]:
-    """A loss function compiled as the configuration says."""
-    if mode == "off" or (mode == "auto" and device.type != "cuda"):
-        return function
-    return torch.compile(function, dynamic=False)
 
 
 class DiffusionTask:
