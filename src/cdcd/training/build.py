@@ -1,12 +1,12 @@
 """New models and the tasks that train them, by the configuration of a run."""
 
 import torch
-from torch import nn
 
 from cdcd.networks.autoregressive import AutoregressiveModel
 from cdcd.networks.language_model import LanguageModel
 from cdcd.networks.translation import TranslationModel
 from cdcd.networks.translator import AutoregressiveTranslator
+from cdcd.training.compiling import compile_blocks
 from cdcd.training.config import RunConfig
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import make_engine
@@ -70,10 +70,3 @@ def make_task(
             return AutoregressiveTask(config, model, **where)
         case LanguageModel():
             return DiffusionTask(config, model, **where)
-
-
-def compile_blocks(blocks: nn.Module, mode: str, device: torch.device) -> None:
-    """Compile each block by itself: gathering its weights before and after cannot be compiled."""
-    if mode == "on" or (mode == "auto" and device.type == "cuda"):
-        for block in blocks.children():
-            block.forward = torch.compile(block.forward, dynamic=False)

@@ -23,6 +23,7 @@ from cdcd.data.shards import InMemory, Sequences, TokenDataset, is_dataset
 from cdcd.data.tokenizer import Tokenizer, tokenizer_hash
 from cdcd.settings import flatten, override
 from cdcd.training.checkpoint import Checkpoint, RunDirectory, check_shapes, refuse_existing
+from cdcd.training.compiling import start_workers
 from cdcd.training.config import DataConfig, RunConfig
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import check_shares
@@ -177,7 +178,7 @@ def start(
 ) -> Trainer:
     """A new run in `out`; from the weights, warp and tokenizer of another run where one is given."""
     check_shares(config.training.batch_size, config.training.accumulate, world)
-    world.device(config.training.device)
+    start_workers(config.training.compile, world.device(config.training.device))
     made: list[Corpus] = []
     world.on_main(lambda: made.append(_create(config, out, init_from)))
     run = RunDirectory(out)
@@ -258,6 +259,7 @@ def resume(
             f"{out} has already been trained for its {config.training.steps} steps; "
             f"for more: --resume --training.steps {config.training.steps * 2}"
         )
+    start_workers(config.training.compile, world.device(config.training.device))
     corpus = load_corpus(config, run.tokenizer)
     _tell_dropped(corpus, world, console)
     trainer = Trainer(

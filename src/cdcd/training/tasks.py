@@ -7,7 +7,6 @@ batches, gradients and checkpoints, and never asks which task it has.
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -31,6 +30,7 @@ from cdcd.networks.precision import Autocast
 from cdcd.networks.translation import TranslationModel
 from cdcd.networks.translator import AutoregressiveTranslator
 from cdcd.training.checkpoint import Tensors, with_prefix, without_prefix
+from cdcd.training.compiling import compiled
 from cdcd.training.config import RunConfig
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.draws import draw_for_step, room_for_noisy
@@ -123,20 +123,6 @@ class Task(Protocol):
     def restore(self, weights: Tensors, optimiser: Tensors) -> None:
         """Put both back."""
         ...
-
-
-def is_graphed(mode: str, device: torch.device) -> bool:
-    """Whether whole steps are captured as CUDA graphs; `auto` does so on a GPU."""
-    return device.type == "cuda" and mode in ("auto", "graphs")
-
-
-def compiled(
-    function: Callable[..., tuple[Tensor, Tensor]], mode: str, device: torch.device
-) -> Callable[..., tuple[Tensor, Tensor]]:
-    """A loss function compiled as the configuration says."""
-    if mode == "off" or (mode == "auto" and device.type != "cuda"):
-        return function
-    return torch.compile(function, dynamic=False)
 
 
 class DiffusionTask(Generic[D]):

@@ -28,12 +28,13 @@ from cdcd.training.checkpoint import (
     with_prefix,
     without_prefix,
 )
+from cdcd.training.compiling import is_graphed
 from cdcd.training.config import RunConfig
 from cdcd.training.distributed import ALONE, World, is_lost_contact
 from cdcd.training.logging import Display, MetricsLog, NoLog
 from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_adam, make_muon
 from cdcd.training.parallel import check_shares, part_of, whole
-from cdcd.training.tasks import is_graphed, listed
+from cdcd.training.tasks import listed
 from cdcd.training.watching import Best, Health, Meter, Signals, Stopped
 
 AGREE_EVERY = 5
