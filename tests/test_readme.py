@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from io import BytesIO, TextIOWrapper
 
 import pytest
 from mutation_check import ROOT
@@ -15,15 +16,16 @@ COMMANDS = [
     [
         line.split("  #")[0].strip()
         for line in block.replace("\\\n", " ").splitlines()
-        if line.startswith("cdcd ")
+        if line.startswith(("cdcd ", "echo "))
     ]
     for kind, block in BLOCKS
     if kind == "bash"
 ]
 COMMANDS = [block for block in COMMANDS if block]
 EXAMPLES = [block for kind, block in BLOCKS if kind == "python"]
-SHORTER = ["--training.steps", "2", "--training.batch-size", "4", "--network.width", "32"]
-SHORTER += ["--network.num-heads", "2", "--network.num-blocks", "1", "--data.vocab-size", "400"]
+SMALL_NETWORK = ["--network.width", "32", "--network.num-heads", "2", "--network.num-blocks", "1"]
+SMALL_SEQ2SEQ = ["--seq2seq.width", "32", "--seq2seq.num-heads", "2"]
+SHORTER = ["--training.steps", "2", "--training.batch-size", "4", "--data.vocab-size", "400"]
 SHORTER += [
     "--training.compile",
     "off",
@@ -54,7 +56,11 @@ def test_commands_run(commands, folder, monkeypatch, capsys):
     """A block's commands run one after another, as a reader would type them."""
     monkeypatch.chdir(folder)
     for command in commands:
-        _, *arguments = shlex.split(command)
+        words = shlex.split(command)
+        if words[0] == "echo":
+            _, said, _, *words = words
+            monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(f"{said}\n".encode())))
+        _, *arguments = words
         assert main(arguments + _shorter(arguments)) == 0, command
         assert capsys.readouterr().out
 
@@ -64,7 +70,9 @@ def _shorter(arguments: list[str]) -> list[str]:
     if "--resume" in arguments:
         return ["--training.steps", "9"]
     if arguments[0] == "train":
-        return SHORTER + (["--training.validate-every", "1"] if "judge" in arguments else [])
+        size = SMALL_SEQ2SEQ if "numerals" in arguments else SMALL_NETWORK
+        more = ["--training.validate-every", "1"] if "judge" in arguments else []
+        return SHORTER + size + more
     if arguments[:2] == ["data", "prepare"]:
         return ["--vocab-size", "400", "--workers", "1"]
     return ["--num-steps", "2"] if arguments[0] == "evaluate" else []

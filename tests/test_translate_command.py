@@ -267,7 +267,7 @@ def test_mistakes_with_a_baseline(place, capfd, options, message):
         (("translate", "{place}/run"), "arguments are required: --source"),
         (("sample", "{place}/run"), "run is a translator, no language model: use cdcd translate"),
         (("infill", "{place}/run", "[3]"), "run is a translator, no language model"),
-        (("evaluate", "{place}/run", "--judge", "{place}/text"), "run is a translator, no"),
+        (("evaluate", "{place}/run", "--judge", "{place}/text"), "--judge: not for translators"),
         (("plot", "{place}/run", "--prompt", "Mia"), "run is a translator: there is no sample"),
         (("bench", "train", "--preset", "numerals"), "only language models are measured here"),
         (("bench", "sample", "--task", "translation"), "only language models are measured here"),

@@ -38,7 +38,7 @@ def small() -> RunConfig:
     """A model for one GPU and a few minutes: 8 blocks of 512, vocabulary 8192."""
     return RunConfig(
         data=DataConfig(vocab_size=8192),
-        embedding=EmbeddingConfig(dim=128),
+        embedding=EmbeddingConfig(dim=128, init_scale=0.05),
         network=NetworkConfig(num_blocks=8, width=512, num_heads=8),
         warp=WarpConfig(bins="log"),
         training=TrainingConfig(
@@ -129,47 +129,51 @@ def wmt_big(model: str = "diffusion") -> RunConfig:
 
 
 def multi30k(model: str = "diffusion") -> RunConfig:
-    """A translator of captions for one GPU and a few minutes: 4 + 4 blocks of 256."""
-    size = Seq2SeqConfig(
-        num_encoder_blocks=4,
-        num_decoder_blocks=4,
-        width=256,
-        hidden=1024,
-        num_heads=4,
-        dropout=0.3,
-    )
+    """A translator of captions for one GPU and a few minutes: 4 + 4 blocks of 192."""
     config = RunConfig(
         task="translation",
-        data=DataConfig(length=48, source_length=48, vocab_size=8192),
-        embedding=EmbeddingConfig(dim=128),
-        seq2seq=size,
+        data=DataConfig(length=40, source_length=40, vocab_size=8192),
+        embedding=EmbeddingConfig(dim=128, init_scale=0.05),
+        seq2seq=Seq2SeqConfig(
+            num_encoder_blocks=4,
+            num_decoder_blocks=4,
+            width=192,
+            hidden=512,
+            num_heads=4,
+            dropout=0.3,
+            source_dropout=0.2,
+        ),
         warp=WarpConfig(bins="log"),
         objective=ObjectiveConfig(masking="none"),
         training=TrainingConfig(
-            steps=20_000,
+            steps=9_500,
             batch_size=512,
             optimiser="muon",
             learning_rate=2e-3,
             warmup_steps=500,
-            decay_steps=10_000,
+            decay_steps=5_000,
             average_decay=0.999,
-            validate_every=1_000,
+            validate_every=1_500,
             valid_sequences=1_024,
-            checkpoint_every=1_000,
+            checkpoint_every=1_500,
         ),
         sampling=SamplingConfig(score_temperature=0.8, guidance_scale=2.0),
+        beam=BeamConfig(length_penalty=1.0),
     )
     if model == "diffusion":
         return config
     training = replace(
         config.training,
-        steps=6_000,
-        decay_steps=3_000,
+        steps=2_100,
+        warmup_steps=200,
+        decay_steps=1_500,
+        average_decay=0.99,
         label_smoothing=0.1,
-        patience=6,
-        validate_every=200,
+        validate_every=300,
+        checkpoint_every=300,
     )
-    return replace(config, model="autoregressive", training=training)
+    seq2seq = replace(config.seq2seq, source_dropout=0.0)
+    return replace(config, model="autoregressive", seq2seq=seq2seq, training=training)
 
 
 def numerals(model: str = "diffusion") -> RunConfig:
