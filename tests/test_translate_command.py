@@ -185,6 +185,15 @@ def test_long_lines_are_split_at_sentence_ends(place, capfd, upper):
     )
 
 
+def test_long_lines_can_be_left_empty(place, capfd, upper):
+    lines = f"{SHORT}\n{LONG}\n{SHORT}\n".encode()
+    found, errors = translated(place, capfd, lines, "--long", "skip")
+    assert found == [SHORT.upper(), "", SHORT.upper()]
+    assert re.fullmatch(
+        r"cdcd translate: warning: line 2: longer than the 32 tokens .*left empty\n", errors
+    )
+
+
 def test_a_long_line_changes_no_other(place, capfd):
     """A line's samples depend on its number, not on how many pieces those before it have."""
     plain, _ = translated(place, capfd, f"{SHORT}\n{SHORT}\n".encode(), *QUICK)

@@ -43,9 +43,10 @@ def translate_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--long",
-        choices=("split", "refuse"),
+        choices=("split", "refuse", "skip"),
         default="split",
-        help="lines that are longer than the model reads: split at the ends of sentences, or refuse",
+        help="lines that are longer than the model reads: split at the ends of sentences, refuse, or "
+        "leave empty",
     )
     parser.add_argument(
         "--checkpoint", metavar="STEP", type=int, help="checkpoint (default: the last)"
@@ -73,7 +74,7 @@ def translate(options: Any) -> None:
     )
     settings = chosen_settings(options) | chosen(options, BeamConfig)
     translator.settings(settings, options.num_samples)
-    texts = arrange(lines, translator, split=options.long == "split")
+    texts = arrange(lines, translator, options.long)
     for warning in (*texts.warnings, *unknown_words(lines, translator)):
         print(f"{options.parser.prog}: warning: {warning}", file=sys.stderr)
     with SamplingProgress(1, "translating") as progress:
@@ -164,14 +165,20 @@ class Texts:
         return [" ".join(parts[owner]) for owner in sorted(parts)]
 
 
-def arrange(lines: Sequence[str], translator: "Translator", *, split: bool) -> Texts:
+def arrange(lines: Sequence[str], translator: "Translator", long: str) -> Texts:
     """Lines that the model can read, in pieces where one is too long; never cut within a sentence."""
     from cdcd.data.sentences import pack_sentences
 
     room = translator.config.data.source_length
     too_long = [n for n, line in enumerate(lines) if not _fits(line, translator)]
-    if too_long and not split:
+    if too_long and long == "refuse":
         raise ValueError(f"{_named(too_long)}: longer than the {room} tokens that this model reads")
+    if too_long and long == "skip":
+        warning = (
+            f"{_named(too_long)}: longer than the {room} tokens that this model reads; left empty"
+        )
+        kept = [line if _fits(line, translator) else "" for line in lines]
+        return Texts(kept, list(range(len(lines))), [warning])
     pieces = {n: pack_sentences(lines[n], lambda text: _fits(text, translator)) for n in too_long}
     if cut := [n for n in too_long if not all(_fits(piece, translator) for piece in pieces[n])]:
         raise ValueError(

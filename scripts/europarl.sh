@@ -1,0 +1,59 @@
+#!/bin/sh
+# Europarl and Tatoeba, English to German and back: CDCD and the autoregressive baseline, on newstest2014.
+#
+#   scripts/europarl.sh DATA OUT [prepare|baseline|cdcd|test …] [DIRECTION=de-en in the environment]
+#
+# DATA holds the folders europarl_en-de and tatoeba_en-de (train.tsv.xz, valid.tsv.xz: English, German) and
+# newstest (newstest2014.en.txt.xz, newstest2014.de.txt.xz). Stages that are done are not done again; a
+# training that was stopped goes on.
+set -eu
+data=$1 out=$2
+shift 2
+cdcd=${CDCD:-cdcd}
+direction=${DIRECTION:-en-de}
+[ "$direction" = en-de ] && reverse=false || reverse=true
+shape="--preset wmt-base --data $out/data --data.length 72 --data.source-length 80
+    --data.languages $direction --data.reverse $reverse"
+training="--training.optimiser muon --training.average-decay 0.999 --training.patience 0
+    --training.valid-sequences 512 --training.validate-every 1000 --training.checkpoint-every 1000
+    ${TRAINING_OPTIONS:-}"
+
+prepare() {
+    [ ! -f "$out/data/dataset.json" ] || return 0
+    mkdir -p "$out"
+    for part in train valid; do
+        for corpus in europarl tatoeba; do
+            xz -dc "$data/${corpus}_en-de/$part.tsv.xz" | cut -f 1,2
+        done >"$out/$part.tsv"
+    done
+    $cdcd data prepare --vocab-size 16384 --out "$out/data" --source "$out/train.tsv" --column 1 \
+        --target-column 2 --valid-source "$out/valid.tsv" \
+        --test-source "$data/newstest/newstest2014.en.txt.xz" \
+        --test-target-source "$data/newstest/newstest2014.de.txt.xz"
+}
+
+# shellcheck disable=SC2086
+baseline() {
+    $cdcd train --resume auto $shape --model autoregressive --out "$out/baseline-$direction" \
+        --training.schedule constant --training.learning-rate 1e-3 --training.warmup-steps 300 \
+        --training.steps 6000 --training.decay-steps 3000 $training
+}
+
+# shellcheck disable=SC2086
+cdcd() {
+    $cdcd train --resume auto $shape --out "$out/cdcd-$direction" --embedding.dim 128 \
+        --embedding.init-scale 0.05 --warp.bins log --training.learning-rate 2e-3 \
+        --training.warmup-steps 500 --training.steps 9000 --training.decay-steps 4000 $training
+}
+
+# shellcheck disable=SC2086
+test() {
+    $cdcd evaluate "$out/cdcd-$direction" --baseline "$out/baseline-$direction" --counts 1,10 \
+        --num-steps 50 ${SETTINGS:---score-temperature 0.8 --guidance-scale 2.0} --batch-size 512 \
+        --processes 8 --out "$out/test-$direction"
+}
+
+[ $# -gt 0 ] || set -- prepare baseline cdcd test
+for stage in "$@"; do
+    "$stage"
+done
