@@ -18,7 +18,13 @@ from torch.nn import functional as F
 
 from cdcd.data.tokenizer import EOS, PAD, Tokenizer
 from cdcd.diffusion.embedding import Projection
-from cdcd.diffusion.estimator import Estimator, Guided, NetworkEstimator, Replacement
+from cdcd.diffusion.estimator import (
+    Estimator,
+    Guided,
+    Network,
+    NetworkEstimator,
+    Replacement,
+)
 from cdcd.diffusion.objective import ObjectiveConfig
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo, sample, time_grid
 from cdcd.diffusion.warping import TimeWarp
@@ -116,22 +122,8 @@ class DiffusionTextModel(TextModel):
         config: SamplingConfig,
         guided: bool,
     ) -> Estimator:
-        objective, embedding = self.config.objective, self.config.embedding
-        trained = Projection(renormalise=embedding.renormalise, clamp=embedding.clamp)
-        conditional = NetworkEstimator(
-            network=self.network,
-            table=self.table,
-            tokens=tokens,
-            is_noisy=torch.ones_like(is_noisy) if config.replacement else is_noisy,
-            self_conditioning=config.self_conditioning and objective.self_conditioning,
-            softmax_temperature=config.softmax_temperature,
-            nucleus=config.nucleus,
-            trained=trained,
-            projection=Projection(
-                renormalise=embedding.renormalise or config.renormalise,
-                clamp=embedding.clamp or config.clamp,
-            ),
-        )
+        shown = torch.ones_like(is_noisy) if config.replacement else is_noisy
+        conditional = make_estimator(self.network, self.table, tokens, shown, self.config, config)
         if config.replacement:
             given = F.embedding(tokens, self.table)
             return Replacement(conditional, given, is_noisy, noise)
@@ -154,6 +146,32 @@ class DiffusionTextModel(TextModel):
             raise ValueError(
                 "this model was trained without masks: condition it with --replacement true"
             )
+
+
+def make_estimator(
+    network: Network,
+    table: Float[Tensor, "vocab embed"],
+    tokens: Int[Tensor, "batch seq"],
+    is_noisy: Bool[Tensor, "batch seq"],
+    run: RunConfig,
+    config: SamplingConfig,
+) -> NetworkEstimator:
+    """A run's network as an estimator under sampling settings."""
+    embedding = run.embedding
+    return NetworkEstimator(
+        network=network,
+        table=table,
+        tokens=tokens,
+        is_noisy=is_noisy,
+        self_conditioning=config.self_conditioning and run.objective.self_conditioning,
+        softmax_temperature=config.softmax_temperature,
+        nucleus=config.nucleus,
+        trained=Projection(renormalise=embedding.renormalise, clamp=embedding.clamp),
+        projection=Projection(
+            renormalise=embedding.renormalise or config.renormalise,
+            clamp=embedding.clamp or config.clamp,
+        ),
+    )
 
 
 def check_sampling(config: SamplingConfig, objective: ObjectiveConfig) -> None:

@@ -16,11 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cdcd.data.tokenizer import EOS, PAD, Tokenizer
-from cdcd.diffusion.embedding import Projection
-from cdcd.diffusion.estimator import Estimator, Guided, NetworkEstimator
+from cdcd.diffusion.estimator import Estimator, Guided
 from cdcd.diffusion.sampling import SamplingConfig, sample, time_grid
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.generation import check_sampling, load_parts
+from cdcd.generation import check_sampling, load_parts, make_estimator
 from cdcd.networks.beam import BeamConfig, beam_search
 from cdcd.networks.capture import make_recorder
 from cdcd.networks.decoding import DecodingConfig, decode_targets
@@ -269,21 +268,14 @@ class DiffusionTranslator(Translator):
         guided: bool,
     ) -> Estimator:
         bound = self.model.bind(Source(Memory(keys, values, is_real), condition))
-        objective, embedding = self.config.objective, self.config.embedding
         shape = (rows, self.config.data.length)
-        estimator = NetworkEstimator(
-            network=Autocast(bound, self.device, self.network_dtype),
-            table=self.table,
-            tokens=torch.full(shape, PAD, device=self.device),
-            is_noisy=torch.ones(shape, dtype=torch.bool, device=self.device),
-            self_conditioning=config.self_conditioning and objective.self_conditioning,
-            softmax_temperature=config.softmax_temperature,
-            nucleus=config.nucleus,
-            trained=Projection(renormalise=embedding.renormalise, clamp=embedding.clamp),
-            projection=Projection(
-                renormalise=embedding.renormalise or config.renormalise,
-                clamp=embedding.clamp or config.clamp,
-            ),
+        estimator = make_estimator(
+            Autocast(bound, self.device, self.network_dtype),
+            self.table,
+            torch.full(shape, PAD, device=self.device),
+            torch.ones(shape, dtype=torch.bool, device=self.device),
+            self.config,
+            config,
         )
         return Guided(estimator, config.guidance_scale) if guided else estimator
 
