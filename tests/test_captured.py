@@ -1,12 +1,15 @@
 """Captured training steps: with a stand-in for the graph on a CPU, and as they are on a GPU."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
 from tiny import start_tiny, train_tiny
 
 from cdcd.training.captured import WARMUP, CapturedStep
+from cdcd.training.distributed import ALONE
+from cdcd.training.translation import seed_dropout
 
 
 def record_again(work):
@@ -64,3 +67,40 @@ def test_captured_steps_are_those_of_the_plain_path(tmp_path, changes):
     ]  # fmt: skip
     assert found[0] == pytest.approx(found[1], rel=2e-2)
     assert found[0][-1] < 0.95 * found[0][0]
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="captures CUDA graphs"),
+        ),
+    ],
+)
+def test_dropout_of_captured_steps_changes_from_step_to_step(tmp_path, device):
+    changes = {
+        "task": "translation",
+        "seq2seq.dropout": 0.5,
+        "training.device": device,
+        "training.compile": "graphs" if device == "cuda" else "off",
+    }
+    trainer = start_tiny(tmp_path / "run", changes)
+    if device == "cpu":
+        trainer.learn = CapturedStep(trainer._learn, record_again)
+    trainer.optimiser.set_rate(0.0)
+    tokens = trainer.data.batch(0).to(device)
+    drawn = trainer.task.draw(tokens, 0)
+
+    def loss(step: int) -> float:
+        seed_dropout(0, step, ALONE)
+        return float(trainer.learn(tokens, drawn)[0])
+
+    for step in range(WARMUP + 1):
+        loss(step)
+    assert isinstance(trainer.learn, CapturedStep)
+    assert trainer.learn.replay is not None
+    losses = [loss(step) for step in (5, 6, 7, 5)]
+    assert losses[3] == pytest.approx(losses[0], rel=1e-5)
+    assert min(abs(a - b) for a, b in pairwise(losses)) > 1e-4

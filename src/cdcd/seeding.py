@@ -1,6 +1,7 @@
 """Where randomness comes from: every generator is derived from a seed and a place.
 
-The global generator is never touched. A training step's draws are a function of (seed, step), a
+The global generator is never touched, but for dropout, which knows no other: it is seeded at every
+training step of a model that has any. A training step's draws are a function of (seed, step), a
 sample's of its own seed, so a resumed run is the same run and a sample does not depend on its batch.
 """
 
