@@ -201,7 +201,7 @@ def numerals(model: str = "diffusion") -> RunConfig:
             checkpoint_every=500,
             compile="off",
         ),
-        sampling=SamplingConfig(num_steps=50, score_temperature=0.8),
+        sampling=SamplingConfig(num_steps=10, score_temperature=0.8),
     )
     return replace(config, model="autoregressive") if model == "autoregressive" else config
 
