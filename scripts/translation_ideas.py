@@ -41,7 +41,16 @@ SENTENCES = 500
 
 
 def train(out: Path, options: list[str]) -> None:
-    command = ["cdcd", "train", "--out", str(out), *shlex.split(TRAINING), *options]
+    command = [
+        "cdcd",
+        "train",
+        "--resume",
+        "auto",
+        "--out",
+        str(out),
+        *shlex.split(TRAINING),
+        *options,
+    ]
     subprocess.run(command, check=True)
 
 
@@ -66,8 +75,7 @@ def main() -> None:
             run = Path(folder) / f"{idea.replace(' ', '_')}_{seed}"
             kept = run / "right.json"
             if not kept.is_file():
-                if not run.exists():
-                    train(run, [*shlex.split(options), f"--training.seed={seed}", *more])
+                train(run, [*shlex.split(options), f"--training.seed={seed}", *more])
                 kept.write_text(json.dumps(measure(run)))
             results.setdefault(idea, []).append(json.loads(kept.read_text()))
             write_table(Path(folder), results)
