@@ -265,7 +265,7 @@ def test_going_on_after_an_interruption(corpus, tmp_path, workers, signal_number
         process = slow_process(corpus, out, workers, shards)
         wait_for_shards(process, out, shards)
         os.kill(process.pid, signal_number)
-        output, _ = process.communicate(timeout=20)
+        output, _ = process.communicate(timeout=60)
         if signal_number == signal.SIGINT:
             assert "stopped; the same command goes on" in output
     progress = json.loads((out / ".progress.json").read_text())
