@@ -23,7 +23,7 @@ from cdcd.evaluation.held_out_pairs import (
     training_pairs,
 )
 from cdcd.evaluation.translate import TranslationConfig, TranslationEvaluation
-from cdcd.evaluation.translation import Corpus, bleu_difference, score
+from cdcd.evaluation.translation import Corpus, bleu_difference
 from cdcd.evaluation.translation_systems import System, draw_timed, jobs_of
 from cdcd.settings import override
 from cdcd.training import run as runs
@@ -98,13 +98,12 @@ def baseline(answer):
     return system(answer, "baseline", model="autoregressive")
 
 
-def evaluated(systems, out, *, sweep=({},), other=None, held_out=HELD_OUT, pieces=None, **config):
+def evaluated(systems, out, *, sweep=({},), other=None, held_out=HELD_OUT, **config):
     evaluation = TranslationEvaluation(
         systems,
         held_out,
         TranslationConfig(**({"batch_size": 8, "num_resamples": 100} | config)),
         baseline=other,
-        pieces=pieces,
         console=silent(),
     )
     return evaluation.run(out, sweep)[0]
@@ -292,28 +291,35 @@ def test_the_time_is_that_of_full_batches_after_the_first(monkeypatch):
     assert draw_timed(Scripted(perfect), SOURCES[:10], batch_size=8).per_second == 5
 
 
-LONG = " ".join(["Heute ist Montag."] * 20)
+FITS, TOO_LONG = "Heute ist Montag.", "Heute " * 40 + "ist Montag."
 
 
-def test_sentences_that_are_too_long_are_counted_and_never_dropped(tmp_path):
-    corpus = replace(HELD_OUT.corpus, sources=[*SOURCES[:-1], LONG])
-    held_out = HeldOutPairs(corpus, "with a long one")
-    report = evaluated([system(perfect)], tmp_path / "empty", held_out=held_out)
+@pytest.mark.parametrize(
+    ("long", "unread", "expected"),
+    [
+        (" ".join([FITS] * 20), 0, "one two three"),
+        (f"{FITS} {TOO_LONG} {FITS}", 1, "one three"),
+        (TOO_LONG, 1, ""),
+    ],
+)
+def test_sentences_that_are_too_long_are_counted_and_never_dropped(
+    tmp_path, long, unread, expected
+):
+    """The last line is long: its pieces come last, each with a translation of its own.
+
+    Seven short sentences of four tokens fit into one, with its end.
+    """
+    corpus = replace(HELD_OUT.corpus, sources=[*SOURCES[:-1], long])
+    spoken = ("one", "two", "three")
+    scripted = system(lambda n, *_: [*REFERENCES[:-1], *spoken][n])
+    report = evaluated([scripted], tmp_path, held_out=HeldOutPairs(corpus, "with a long one"))
     found = row(report, "cdcd")
-    assert (found.num_too_long, report.num_sentences, found.exact) == (1, COUNT, None)
-    expected = score([*REFERENCES[:-1], ""], corpus, num_resamples=100).bleu
-    assert found.scores.bleu == expected
-    assert any("1 sentences are too long for a model: scored as empty" in r for r in report.remarks)
-
-    def pieces(text, fits):
-        assert not fits(text)
-        return ["Heute ist Montag.", "Es ist acht."]
-
-    scripted = system(lambda n, *_: REFERENCES[n % COUNT])
-    report = evaluated([scripted], tmp_path / "pieces", held_out=held_out, pieces=pieces)
-    lines = (tmp_path / "pieces/hypotheses/cdcd.txt").read_text().splitlines()
-    assert lines == [*REFERENCES[:-1], f"{REFERENCES[-1]} {REFERENCES[0]}"]
-    assert any("translated sentence by sentence" in remark for remark in report.remarks)
+    assert (found.num_too_long, found.num_unread) == (1, unread)
+    assert report.num_sentences == COUNT
+    lines = (tmp_path / "hypotheses/cdcd.txt").read_text().splitlines()
+    assert lines == [*REFERENCES[:-1], expected]
+    said = f"1 sentences are too long for a model: translated in pieces; of {unread} a piece"
+    assert any(said in remark for remark in report.remarks)
 
 
 def test_texts_are_written_for_people(tmp_path):

@@ -106,7 +106,6 @@ def evaluate_texts(options: Any) -> None:
 def evaluate_translations(options: Any) -> None:
     from rich.console import Console
 
-    from cdcd.data.sentences import pack_sentences
     from cdcd.evaluation.evaluate import EvaluationConfig, sweep_settings
     from cdcd.evaluation.translate import TranslationConfig, load_evaluation
     from cdcd.evaluation.translation_report import print_translation_report
@@ -127,7 +126,6 @@ def evaluate_translations(options: Any) -> None:
         device=options.device,
         dtype=options.dtype,
         compile=options.compile,
-        pieces=pack_sentences,
     )
     report, paths = evaluation.run(
         options.out or options.runs[0] / "evaluation", settings, baseline

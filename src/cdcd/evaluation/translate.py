@@ -51,7 +51,6 @@ from cdcd.evaluation.translation_report import (
 from cdcd.evaluation.translation_systems import (
     BASELINE,
     Job,
-    Pieces,
     Setting,
     System,
     draw_timed,
@@ -117,12 +116,11 @@ class TranslationEvaluation:
         *,
         baseline: System | None = None,
         settings: Mapping[str, Any] | None = None,
-        pieces: Pieces | None = None,
         console: Console | None = None,
     ) -> None:
         self.systems, self.held_out, self.config = list(systems), held_out, config
         self.corpus: Corpus = held_out.corpus
-        self.baseline, self.base, self.pieces = baseline, dict(settings or {}), pieces
+        self.baseline, self.base = baseline, dict(settings or {})
         self.console = console or Console(stderr=True)
         self.counts = sorted({1, *config.counts})
         self.all_systems = [*self.systems, *([baseline] if baseline is not None else [])]
@@ -226,7 +224,6 @@ class TranslationEvaluation:
             "batch_size": config.batch_size,
             "test_set": self.held_out.hash,
             "profiles": self.profiles and hashed(self.profiles.log_odds),
-            "in_pieces": self.pieces is not None,
             "cdcd": cdcd.__version__,
         }
 
@@ -245,7 +242,6 @@ class TranslationEvaluation:
             seed=self.config.seed,
             batch_size=self.config.batch_size,
             settings=job.changes,
-            pieces=self.pieces,
             done=done,
         )
         first = [each[0] for each in drawn.samples]
@@ -256,6 +252,7 @@ class TranslationEvaluation:
             sentences_per_second=drawn.per_second,
             is_warmed_up=drawn.is_warmed_up,
             num_too_long=drawn.num_too_long,
+            num_unread=drawn.num_unread,
         )
         if job.num_samples == 1:
             return FinishedRow(row, first)
@@ -358,10 +355,11 @@ class TranslationEvaluation:
         yield from self._trained_remarks()
         num_too_long = max(row.num_too_long for row in rows)
         if num_too_long:
-            how = "scored as empty"
-            if self.pieces is not None:
-                how = f"translated sentence by sentence, and what is longer even so {how}"
-            yield f"{num_too_long} sentences are too long for a model: {how}"
+            num_unread = max(row.num_unread for row in rows)
+            yield (
+                f"{num_too_long} sentences are too long for a model: translated in pieces; of "
+                f"{num_unread} a piece is too long even so, and left out"
+            )
         timed = [row.is_warmed_up for row in rows if row.sentences_per_second is not None]
         if timed:
             warm = "the first batch left out" + ("" if all(timed) else " where full ones follow")
@@ -414,7 +412,6 @@ def load_evaluation(
     data: str | None = None,
     files: tuple[Path, Path] | None = None,
     settings: Mapping[str, Any] | None = None,
-    pieces: Pieces | None = None,
     console: Console | None = None,
     **options: Any,
 ) -> TranslationEvaluation:
@@ -436,6 +433,5 @@ def load_evaluation(
         config,
         baseline=other,
         settings=settings,
-        pieces=pieces,
         console=console,
     )

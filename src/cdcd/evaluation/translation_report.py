@@ -53,7 +53,9 @@ class TranslationRow:
     is_warmed_up: bool = False
     """Whether the time leaves out a first batch."""
     num_too_long: int = 0
-    """Sentences that have more tokens than the model reads."""
+    """Lines that have more tokens than the model reads."""
+    num_unread: int = 0
+    """Of these, how many have a sentence that is too long by itself."""
     exact: Exact | None = None
     exact_by_count: Exact | None = None
     """Of minimum Bayes-risk decoding of the most samples."""

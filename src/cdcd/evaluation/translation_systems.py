@@ -2,13 +2,14 @@
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from cdcd.data.sentences import pack_sentences
 from cdcd.files import read_json
 from cdcd.networks.beam import BeamConfig
 from cdcd.networks.decoding import DecodingConfig
@@ -17,8 +18,6 @@ from cdcd.training.config import RunConfig
 from cdcd.translator import Done, Translator, load_translator
 
 Setting = dict[str, Any]
-Pieces = Callable[[str, Callable[[str], bool]], list[str]]
-"""A text that is too long, in pieces that fit: `pieces(text, fits)`."""
 KINDS = {"diffusion": "cdcd", "autoregressive": "autoregressive"}
 BASELINE = "baseline"
 
@@ -158,6 +157,8 @@ class Drawn:
     """Translations made each second."""
     is_warmed_up: bool
     num_too_long: int
+    num_unread: int
+    """Of these, how many have a sentence that is too long by itself."""
 
 
 def draw_timed(
@@ -168,27 +169,23 @@ def draw_timed(
     seed: int = 0,
     batch_size: int = 64,
     settings: Mapping[str, Any] | None = None,
-    pieces: Pieces | None = None,
     done: Done | None = None,
 ) -> Drawn:
     """Translate texts and measure the speed.
 
     The time leaves out the first batch, and a last one that is not full, where full ones are left:
-    they stand for the start. A text that is too long is translated in pieces; what does not fit even
-    so, by nothing.
+    they stand for the start. A text that is too long is translated sentence by sentence; a sentence
+    that is too long, by nothing.
     """
     room = translator.config.data.source_length
 
     def fits(text: str) -> bool:
         return translator.num_tokens(text) <= room
 
-    is_long = [not fits(text) for text in texts]
-    parts = [
-        [text]
-        if not long
-        else [part if fits(part) else "" for part in (pieces(text, fits) if pieces else [""])]
-        for text, long in zip(texts, is_long, strict=True)
-    ]
+    sentences = [[text] if fits(text) else pack_sentences(text, fits) for text in texts]
+    num_too_long = sum(not fits(text) for text in texts)
+    num_unread = sum(not all(map(fits, each)) for each in sentences)
+    parts = [[part if fits(part) else "" for part in each] for each in sentences]
     flat = [part for each in parts for part in each]
     untimed, timed = _warm_up([i for i, t in enumerate(flat) if t.strip()], num_samples, batch_size)
     found, seconds = [[""] * num_samples for _ in flat], 0.0
@@ -211,7 +208,7 @@ def draw_timed(
     whole = iter(found)
     samples = [_joined([next(whole) for _ in each], num_samples) for each in parts]
     speed = len(timed) * num_samples / seconds if timed else None
-    return Drawn(samples, speed, bool(untimed), sum(is_long))
+    return Drawn(samples, speed, bool(untimed), num_too_long, num_unread)
 
 
 def _warm_up(numbers: list[int], num_samples: int, batch_size: int) -> tuple[list[int], list[int]]:
@@ -235,4 +232,4 @@ def _scaled(done: Done | None, before: int, count: int, total: int) -> Done | No
 
 
 def _joined(pieces: Sequence[Sequence[str]], num_samples: int) -> list[str]:
-    return [" ".join(piece[j] for piece in pieces) for j in range(num_samples)]
+    return [" ".join(piece[j] for piece in pieces if piece[j]) for j in range(num_samples)]
