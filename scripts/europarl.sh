@@ -13,7 +13,7 @@ cdcd=${CDCD:-cdcd}
 direction=${DIRECTION:-en-de}
 [ "$direction" = en-de ] && reverse=false || reverse=true
 shape="--preset wmt-base --data $out/data --data.length 72 --data.source-length 80
-    --data.languages $direction --data.reverse $reverse"
+    --data.reverse $reverse"
 training="--training.optimiser muon --training.average-decay 0.999 --training.patience 0
     --training.valid-sequences 512 --training.validate-every 1000 --training.checkpoint-every 1000
     ${TRAINING_OPTIONS:-}"

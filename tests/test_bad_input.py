@@ -69,6 +69,10 @@ WORDS = ("--data.tokenizer", "words")
         (("--training.learning-rate", 0), "learning_rate is 0.0, it must be positive"),
         (("--training.average-decay", 1), r"average_decay is 1.0, it must be in \[0, 1\)"),
         (("--warp.train", "yes"), "'yes' is neither true nor false"),
+        (
+            ("--data.languages", "en-fr"),
+            "data.languages is no setting of diffusion models for text",
+        ),
         (("--training.optimiser", "mun"), "unknown choice mun; did you mean muon?"),
         (("--data.length", 1), "data.length is 1, it must be at least 2"),
         (("--data.valid-share", 1.5), "valid_share is 1.5, it must be between 0 and 1"),

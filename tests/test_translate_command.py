@@ -367,7 +367,12 @@ def test_fine_tuning_keeps_lengths_and_languages(place, tmp_path):
         ),
         (("--seq2seq.width", 7), r"seq2seq.width \(7\) must be even and a multiple"),
         (("--beam.beam-size", 2), "beam.beam_size is no setting of diffusion models"),
-        (("--training.label-smoothing", 0.1), "label_smoothing is for autoregressive translators"),
+        (("--training.label-smoothing", 0.1), "label_smoothing is no setting of diffusion models"),
+        (("--data.layout", "stream"), "data.layout is no setting of .* for translation"),
+        (
+            ("--model", "autoregressive", "--data.extra-padding", 0.1),
+            "data.extra_padding is no setting of autoregressive models for translation",
+        ),
         (("--training.strategy", "fsdp"), "translation models are not sharded"),
         (("--training.schedule", "inverse_sqrt"), "set training.warmup_steps above 0"),
         (("--data.length", 3), r"none of 190 pairs fits into 32 \+ 3 tokens"),

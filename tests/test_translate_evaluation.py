@@ -508,7 +508,7 @@ def test_the_test_split_is_the_original_text_in_the_runs_direction(prepared):
     assert (found.direction, found.name) == (None, "set, test")
     [remark] = found.remarks
     assert remark.endswith(f"when it was prepared: empty {dataset.counts('test')['empty']}")
-    swapped = {"data.reverse": True, "data.languages": "de-en"}
+    swapped = {"data.reverse": True}
     back = held_out_pairs(prepared_config(prepared, **swapped))
     assert (back.corpus.sources, back.corpus.target_language) == (found.corpus.references, "en")
     few = held_out_pairs(prepared_config(prepared), split="valid", num_sentences=5)

@@ -128,7 +128,7 @@ def pairs(tmp_path_factory):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("model", MODELS)
 def test_it_learns_from_a_data_set(tmp_path, pairs, model, reverse):
-    direction = {"data.reverse": reverse, "data.languages": "de-en" if reverse else "en-de"}
+    direction = {"data.reverse": reverse}
     changes = LEARNING | {"model": model, "data.source": str(pairs.path)} | direction
     trainer = start_tiny(tmp_path / "run", changes)
     sides = pairs.texts("valid", 0)
@@ -137,6 +137,8 @@ def test_it_learns_from_a_data_set(tmp_path, pairs, model, reverse):
     assert found == (sides[::-1] if reverse else sides)
     trainer.train()
     assert_learns(tmp_path / "run")
+    languages = cdcd.load_translator(tmp_path / "run").languages
+    assert languages == (("de", "en") if reverse else ("en", "de"))
 
 
 @pytest.fixture(scope="module", params=MODELS)

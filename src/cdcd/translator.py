@@ -61,8 +61,7 @@ class Translator(ABC):
     @property
     def languages(self) -> tuple[str, str]:
         """Source and target."""
-        source, _, target = self.config.data.languages.partition("-")
-        return source, target
+        return self.config.data.direction
 
     @abstractmethod
     def settings(self, changes: Mapping[str, Any], num_samples: int = 1) -> Any:
@@ -195,10 +194,8 @@ class DiffusionTranslator(Translator):
     ) -> None:
         device = model.positions.device
         super().__init__(config, tokenizer, device)
-        self.dtype, self.network_dtype = (
-            torch.float64 if dtype == torch.float64 else torch.float32,
-            dtype,
-        )
+        self.dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        self.network_dtype = dtype
         model.to(self.dtype).eval().requires_grad_(False)
         self.warp = warp
         self.table: Float[Tensor, "vocab embed"] = model.embedding.table().detach()

@@ -83,8 +83,7 @@ def held_out_pairs(
 
 
 def _corpus(run: RunConfig, pairs: Sequence[Pair]) -> Corpus:
-    source, _, target = run.data.languages.partition("-")
-    return Corpus([pair[0] for pair in pairs], [pair[1] for pair in pairs], source, target)
+    return Corpus([pair[0] for pair in pairs], [pair[1] for pair in pairs], *run.data.direction)
 
 
 def _from_files(

@@ -126,7 +126,7 @@ class TranslationEvaluation:
         self.all_systems = [*self.systems, *([baseline] if baseline is not None else [])]
         for each in self.all_systems:
             if each.translator.languages != languages_of(self.corpus):
-                ours, other = "-".join(languages_of(self.corpus)), each.config.data.languages
+                ours, other = map("-".join, (languages_of(self.corpus), each.translator.languages))
                 raise ValueError(f"{each.run} translates {other}, the test set is {ours}")
         if baseline is not None and baseline.config.model != "autoregressive":
             raise ValueError(

@@ -35,12 +35,12 @@ class DataConfig:
     source_length: int = 64
     """Most tokens of a text to translate, its end included."""
     languages: str = "en-de"
-    """What is translated into what, as two tags."""
+    """The languages of the pairs' sources and targets, as two tags."""
     extra_padding: float = 0.0
     """Padding put at random places among the tokens of a target in training: up to so much for each token. It
     is dropped from translations."""
     reverse: bool = False
-    """Translate from the targets of a prepared data set to its sources."""
+    """Translate the other way: from the targets of a prepared data set to its sources."""
     layout: Literal["documents", "stream"] = "stream"
     """`documents`: each starts a sequence of its own, the rest is padding; `stream`: one after another."""
     num_documents: int = 60_000
@@ -67,6 +67,12 @@ class DataConfig:
         for name in ("vocab_size", "num_documents", "num_states"):
             if getattr(self, name) < 2:
                 raise ValueError(f"data.{name} is {getattr(self, name)}, it must be at least 2")
+
+    @property
+    def direction(self) -> tuple[str, str]:
+        """The language that is translated, and the one into which."""
+        source, _, target = self.languages.partition("-")
+        return (target, source) if self.reverse else (source, target)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,24 +220,31 @@ class RunConfig:
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Sections that a model of this kind does not have."""
+        """Sections and settings that a model of this kind does not have."""
         autoregressive, translates = self.model == "autoregressive", self.task == "translation"
         return (
             *(DIFFUSION_ONLY if autoregressive else ("decoding",)),
-            *(("network",) if translates else ("seq2seq",)),
-            *(() if autoregressive and translates else ("beam",)),
+            *(TEXT_ONLY if translates else TRANSLATION_ONLY),
+            *(("data.extra_padding",) if autoregressive else ()),
+            *(() if autoregressive and translates else ("beam", "training.label_smoothing")),
         )
 
 
 DIFFUSION_ONLY = ("process", "embedding", "warp", "objective", "sampling")
+TEXT_ONLY = ("network", "data.tokenizer", "data.layout", "data.num_states")
+TRANSLATION_ONLY = (
+    "seq2seq",
+    "data.source_length",
+    "data.languages",
+    "data.extra_padding",
+    "data.reverse",
+)
 
 
 def refuse_unused(config: RunConfig, changes: Iterable[str]) -> None:
     """A setting that a run's model does not have is a mistake, not a thing to ignore."""
     for name in changes:
-        if name.split(".")[0] in config.unused:
+        if name in config.unused or name.split(".")[0] in config.unused:
             raise ValueError(
                 f"{name} is no setting of {config.model} models for {config.task}; leave it out"
             )
-    if config.training.label_smoothing and "beam" in config.unused:
-        raise ValueError("training.label_smoothing is for autoregressive translators; leave it out")

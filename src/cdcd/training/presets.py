@@ -84,13 +84,11 @@ def demo() -> RunConfig:
     )
 
 
-def wmt(
-    size: Seq2SeqConfig, training: TrainingConfig, model: str, *, source_length: int = 160
-) -> RunConfig:
+def wmt(size: Seq2SeqConfig, training: TrainingConfig, model: str) -> RunConfig:
     """What the paper's translators have in common (§6.6)."""
     config = RunConfig(
         task="translation",
-        data=DataConfig(length=160, source_length=source_length, vocab_size=32_768),
+        data=DataConfig(length=160, source_length=160, vocab_size=32_768),
         seq2seq=size,
         objective=ObjectiveConfig(masking="none"),
         training=replace(training, patience=20),
