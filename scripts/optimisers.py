@@ -48,6 +48,9 @@ def curve(out: Path, tokens_per_step: int) -> dict[str, object]:
     }
     return {
         "seconds_per_step": seconds,
+        "last_levels": next(row["validation"] for row in rows[::-1] if "validation" in row)[
+            "levels"
+        ],
         "validation": [
             {"step": step, "seconds": step * seconds, "loss": loss} for step, loss in losses.items()
         ],
