@@ -31,6 +31,15 @@ def test_workers_are_started_for_a_gpu_only(monkeypatch):
     assert started
 
 
+def test_kernels_are_compiled_once(monkeypatch):
+    config = pytest.importorskip("torch._inductor.config")
+    monkeypatch.setattr(config.triton, "autotune_pointwise", True)
+    compiled(lambda x: (x, x), "off", CPU)
+    assert config.triton.autotune_pointwise
+    compiled(lambda x: (x, x), "on", CPU)
+    assert not config.triton.autotune_pointwise
+
+
 def loss_with_gradient(factor):
     """A loss whose gradient is our own, and not that of its value."""
 

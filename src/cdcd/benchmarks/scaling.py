@@ -4,6 +4,7 @@ The ideal line is that of constant FLOP/s: the base shape's tokens a second, tim
 token, over the point's. Above it, larger shapes use the device better.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -197,6 +198,19 @@ def bench_scaling(name: str, config: RunConfig, bench: ScalingBenchConfig) -> di
     }
 
 
+def _label_values(axis: Any, values: Sequence[float]) -> None:
+    """Numbers at 1, 2, 5, 10, …, of which at least a factor of four is seen, so that no panel is empty."""
+    from matplotlib.ticker import EngFormatter, FixedLocator
+
+    room = max(1.1, 2 / (max(values) / min(values)) ** 0.5)
+    low, high = min(values) / room, max(values) * room
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    marks = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    axis.yaxis.set_major_locator(FixedLocator([mark for mark in marks if low <= mark <= high]))
+    axis.yaxis.set_major_formatter(EngFormatter(sep=""))
+    axis.set_ylim(low, high)
+
+
 def plot_scaling(result: dict[str, Any], path: Path) -> None:
     """Log–log: what was measured, beside the line of constant FLOP/s."""
     from cdcd.evaluation.plots import BLUE, GREY, ORANGE, new_figure
@@ -219,6 +233,7 @@ def plot_scaling(result: dict[str, Any], path: Path) -> None:
         axis.set(xscale="log", yscale="log", xlabel=name, ylabel=label, title=f"{kind}: {name}")
         axis.minorticks_off()
         axis.set_xticks(x, [str(value) for value in x])
+        _label_values(axis, [*ideal, *measured])
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     axes[0].legend(frameon=False, fontsize=8)

@@ -37,6 +37,7 @@ def compiled(
     if not is_compiled(mode, device):
         return function
     keep_traced()
+    compile_untuned()
     return torch.compile(function, dynamic=False)
 
 
@@ -57,3 +58,14 @@ def keep_traced() -> None:
 
     caching: Any = config
     caching.autograd_cache_allow_custom_autograd_functions = True
+
+
+def compile_untuned() -> None:
+    """Compile each element-wise kernel once, not in several ways of which the fastest is taken.
+
+    On an H200 that saves a quarter of the time to a run's first step and costs nothing in the steps.
+    """
+    from torch._inductor import config
+
+    kernels: Any = config.triton
+    kernels.autotune_pointwise = False
