@@ -1,19 +1,32 @@
 #!/bin/sh
 # Multi30k, English to German: the autoregressive baseline, CDCD of the same size, both tested.
 #
-#   scripts/translation.sh DATA OUT [prepare|baseline|cdcd|tune|test|steps|mbr|distil …]
+#   scripts/translation.sh DATA OUT [STAGE …]
 #
 # DATA holds the published files train, val and test_2016_flickr as *.en.txt.xz and *.de.txt.xz. Without
-# stages, the first six are done in turn; mbr chooses the score temperature for ten samples, and distil
-# trains CDCD on the baseline's translations of the training set (Kim & Rush, 2016) and tests that. Stages that are done are not done again; a training that was stopped goes
-# on. Settings are chosen on the validation set (tune), the test set is used once, with the settings
-# in SETTINGS. On one H200: prepare 10 s, baseline and cdcd 3 min together, the rest 2 min. The results in
-# results/multi30k are of CDCD_OPTIONS="--embedding.init-scale 0.001".
+# stages all are done in turn. Those that are done are not done again; a training that was stopped goes
+# on. Settings are chosen on the validation set (tune), the test set is used once, with those settings
+# (LENGTHS, TEMPERATURE). SEEDS are the seeds of CDCD. Several trainings can go on at the same time.
+#
+#   prepare    the data set: 29,000 pairs, vocabulary 8,192
+#   baseline   the autoregressive model
+#   cdcd       CDCD of the same size
+#   tune       settings of settling, on the validation set: lengths for one translation, temperature for ten
+#   test       one translation and ten, beside the baseline; one and ten by the ODE
+#   steps      fewer rounds
+#   distil     CDCD trained on the baseline's translations of the training set (Kim & Rush, 2016)
+#   distilled  its test
 set -eu
 data=$1 out=$2
 shift 2
 cdcd=${CDCD:-cdcd}
-settings=${SETTINGS:-"--score-temperature 0.8 --guidance-scale 2.0"}
+seeds=${SEEDS:-0 1}
+lengths=${LENGTHS:-4} temperature=${TEMPERATURE:-0.5}
+evaluate="$cdcd evaluate --batch-size 500 --processes 8 ${EVALUATE_OPTIONS:-}"
+
+runs() {
+    for seed in $seeds; do echo "$out/cdcd-$seed"; done
+}
 
 prepare() {
     [ -f "$out/data/dataset.json" ] || $cdcd data prepare --vocab-size 8192 --out "$out/data" \
@@ -28,33 +41,36 @@ baseline() {
         --out "$out/baseline"
 }
 
+# shellcheck disable=SC2086
 cdcd() {
-    # shellcheck disable=SC2086
-    $cdcd train --resume auto --preset multi30k --data "$out/data" --out "$out/cdcd" ${CDCD_OPTIONS:-}
+    for seed in $seeds; do
+        $cdcd train --resume auto --preset multi30k --data "$out/data" --out "$out/cdcd-$seed" \
+            --training.seed "$seed" ${CDCD_OPTIONS:-}
+    done
 }
 
+# shellcheck disable=SC2046,SC2086
 tune() {
-    $cdcd evaluate "$out/cdcd" --split valid --num-steps 50 --batch-size 512 --out "$out/tune" \
-        --sweep score_temperature=0.5,0.8,1.0 --sweep guidance_scale=1.0,2.0
+    $evaluate $(runs | head -n 1) --split valid --sweep settle_lengths=1,2,4 --out "$out/tune-one"
+    $evaluate $(runs | head -n 1) --split valid --counts 1,10 --sweep settle_temperature=0.3,0.5,0.7 \
+        --out "$out/tune-ten"
 }
 
-# shellcheck disable=SC2086
+# shellcheck disable=SC2046,SC2086
 test() {
-    $cdcd evaluate "$out/cdcd" --baseline "$out/baseline" --counts 1,10 --num-steps 200 $settings \
-        --batch-size 500 --processes 8 --out "$out/test"
+    $evaluate $(runs) --baseline "$out/baseline" --settle-lengths $lengths --out "$out/test-one"
+    $evaluate $(runs) --counts 1,10 --settle-temperature $temperature --out "$out/test-ten"
+    $evaluate $(runs) --counts 1,10 --solver euler --num-steps 200 --score-temperature 0.8 \
+        --out "$out/test-ode"
 }
 
-# shellcheck disable=SC2086
+# shellcheck disable=SC2046,SC2086
 steps() {
-    $cdcd evaluate "$out/cdcd" --sweep num_steps=5,10,20,50,200 $settings --batch-size 500 \
+    $evaluate $(runs | head -n 1) --sweep num_steps=2,5,10,20,40 --settle-lengths $lengths \
         --out "$out/steps"
 }
 
-mbr() {
-    $cdcd evaluate "$out/cdcd" --split valid --num-steps 50 --batch-size 512 --counts 1,10 --processes 8 \
-        --sweep score_temperature=0.8,0.9,1.0 --out "$out/mbr"
-}
-
+# shellcheck disable=SC2086
 distil() {
     [ -f "$out/distilled.de.txt" ] || xz -dc "$data/train.en.txt.xz" |
         $cdcd translate "$out/baseline" --source - --long skip --batch-size 512 --out "$out/distilled.de.txt"
@@ -63,15 +79,19 @@ distil() {
         --valid-source "$data/val.en.txt.xz" --valid-target-source "$data/val.de.txt.xz" \
         --test-source "$data/test_2016_flickr.en.txt.xz" \
         --test-target-source "$data/test_2016_flickr.de.txt.xz"
-    # shellcheck disable=SC2086
     $cdcd train --resume auto --preset multi30k --data "$out/distilled" --out "$out/cdcd-distilled" \
         ${CDCD_OPTIONS:-}
-    # shellcheck disable=SC2086
-    $cdcd evaluate "$out/cdcd-distilled" --counts 1,10 --num-steps 200 $settings --batch-size 500 \
-        --processes 8 --out "$out/test-distilled"
 }
 
-[ $# -gt 0 ] || set -- prepare baseline cdcd tune test steps
+# shellcheck disable=SC2086
+distilled() {
+    $evaluate "$out/cdcd-distilled" --settle-lengths $lengths --out "$out/distilled-one"
+    $evaluate "$out/cdcd-distilled" --counts 1,10 --settle-temperature $temperature --out "$out/distilled-ten"
+    $evaluate "$out/cdcd-distilled" --counts 1,10 --solver euler --num-steps 200 --score-temperature 0.8 \
+        --out "$out/distilled-ode"
+}
+
+[ $# -gt 0 ] || set -- prepare baseline cdcd tune test steps distil distilled
 for stage in "$@"; do
     "$stage"
 done

@@ -360,7 +360,6 @@ def test_fine_tuning_keeps_lengths_and_languages(place, tmp_path):
         (("--data.languages", "en_de"), "data.languages is 'en_de'; give two tags"),
         (("--data.languages", "en-fr"), "data.languages is en-fr; numerals are written in en-de"),
         (("--data.reverse", "true"), "data.reverse is for prepared data sets"),
-        (("--objective.masking", "mixed"), "objective.masking is mixed; .* set it to none"),
         (
             ("--network.width", 64),
             "network.width is no setting of diffusion models for translation",

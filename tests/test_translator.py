@@ -335,8 +335,9 @@ def test_guidance_is_the_extrapolation_of_two_calls():
     x = torch.randn(6, 32, 8, generator=generator_for("x"), dtype=torch.float64)
     t = torch.linspace(1.0, 6.0, 6, dtype=torch.float64)
     plain = replace(translator.config.sampling, guidance_scale=1.0)
-    guided = translator.estimator(source, 6, replace(plain, guidance_scale=2.5))
-    conditional = translator.estimator(source, 6, plain)
+    nothing = translator._nothing_given(6)
+    guided = translator.estimators(source, replace(plain, guidance_scale=2.5))(*nothing)
+    conditional = translator.estimators(source, plain)(*nothing)
     encoded = translator.model.encode(source, torch.ones(3, dtype=torch.bool))
     unconditional = replace(conditional, network=translator.model.bind(encoded))
     states: list[Any] = [None, None, None]

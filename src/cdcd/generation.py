@@ -26,7 +26,9 @@ from cdcd.diffusion.estimator import (
     Replacement,
 )
 from cdcd.diffusion.objective import ObjectiveConfig
+from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo, sample, time_grid
+from cdcd.diffusion.settling import settle
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.networks.autoregressive import AutoregressiveModel
 from cdcd.networks.capture import make_recorder
@@ -82,13 +84,32 @@ class DiffusionTextModel(TextModel):
         *,
         callback: Callable[[StepInfo], None] | None = None,
     ) -> Int[Tensor, "batch seq"]:
-        shape = (self.length, self.table.shape[1])
-        noise = torch.stack([torch.randn(shape, generator=generator_for(*p)) for p in places])
-        noise = noise.to(self.device, self.dtype)
+        drawn = draw_for_samples(places, self.length, self.table)
+        noise = drawn.noise
+        if settings.solver == "settle":
+            return self._settle(tokens, is_noisy, drawn, settings, callback)
         estimator = self._fast_estimator(tokens, is_noisy, settings, noise)
         times = time_grid(settings, self.config.process, self.warp.schedule(), self.dtype)
         found = sample(estimator, self.table, noise, times, settings, callback=callback)
         return torch.where(is_noisy, found.tokens, tokens)
+
+    def _settle(
+        self,
+        tokens: Tensor,
+        is_noisy: Tensor,
+        drawn: "SampleDraws",
+        settings: SamplingConfig,
+        callback: Callable[[StepInfo], None] | None,
+    ) -> Int[Tensor, "batch seq"]:
+        if settings.settle_lengths != 1:
+            raise ValueError("settle_lengths is for translators; leave it at 1")
+
+        def given(tokens: Tensor, is_noisy: Tensor) -> Estimator:
+            return self._fast_estimator(tokens, is_noisy, settings, drawn.noise)
+
+        x, t = drawn.start(self.config.process, settings)
+        found = settle(given, tokens, is_noisy, x, t, settings, u=drawn.u, callback=callback)
+        return found.tokens
 
     def estimator(
         self, tokens: Tensor, is_noisy: Tensor, config: SamplingConfig, *, noise: Tensor
@@ -148,6 +169,39 @@ class DiffusionTextModel(TextModel):
             )
 
 
+@dataclass(frozen=True)
+class SampleDraws:
+    """Everything random about some samples: a function of their places alone."""
+
+    noise: Float[Tensor, "batch seq embed"]
+    u: Float[Tensor, "batch seq"]
+    """Uniform, for tokens that are drawn."""
+    v: Float[Tensor, " batch"]
+    """Uniform, for lengths that are drawn."""
+
+    def repeated(self, times: int) -> "SampleDraws":
+        """Each row so many times."""
+        return SampleDraws(*(d.repeat_interleave(times, 0) for d in (self.noise, self.u, self.v)))
+
+    def start(self, process: ProcessConfig, config: SamplingConfig) -> tuple[Tensor, Tensor]:
+        """Where sampling starts: pure noise, and its level."""
+        t = torch.full_like(self.v, process.t_max)
+        return process.t_max * config.initial_noise_scale * self.noise, t
+
+
+def draw_for_samples(
+    places: Sequence[tuple[int, ...]], length: int, table: Float[Tensor, "vocab embed"]
+) -> SampleDraws:
+    """The draws of the samples at some places: the seed, and their numbers."""
+    drawn = []
+    for place in places:
+        generator = generator_for(*place)
+        noise = torch.randn(length, table.shape[1], generator=generator)
+        uniform = torch.rand(length + 1, generator=generator)
+        drawn.append((noise, uniform[:-1], uniform[-1]))
+    return SampleDraws(*(torch.stack(part).to(table) for part in zip(*drawn, strict=True)))
+
+
 def make_estimator(
     network: Network,
     table: Float[Tensor, "vocab embed"],
@@ -181,6 +235,16 @@ def check_sampling(config: SamplingConfig, objective: ObjectiveConfig) -> None:
             "renormalise and clamp are sampling settings only for models trained without "
             "self-conditioning; train with embedding.renormalise or embedding.clamp instead"
         )
+    if config.solver == "settle":
+        if objective.masking == "none":
+            raise ValueError(
+                "settle gives the model one token after another: it is for models trained with "
+                "masks (objective.masking)"
+            )
+        if config.guidance_scale != 1.0:
+            raise ValueError(
+                "guidance is of the ODE's solvers: with settle set guidance_scale to 1"
+            )
     if config.guidance_scale != 1.0 and not objective.conditioning_dropout:
         raise ValueError(
             "guidance needs a model trained with objective.conditioning_dropout above 0"

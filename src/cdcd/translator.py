@@ -17,9 +17,16 @@ from torch import Tensor
 
 from cdcd.data.tokenizer import EOS, PAD, Tokenizer
 from cdcd.diffusion.estimator import Estimator, Guided
-from cdcd.diffusion.sampling import SamplingConfig, sample, time_grid
+from cdcd.diffusion.sampling import SamplingConfig, StepInfo, sample, time_grid
+from cdcd.diffusion.settling import Given, settle
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.generation import check_sampling, load_parts, make_estimator
+from cdcd.generation import (
+    SampleDraws,
+    check_sampling,
+    draw_for_samples,
+    load_parts,
+    make_estimator,
+)
 from cdcd.networks.beam import BeamConfig, beam_search
 from cdcd.networks.capture import make_recorder
 from cdcd.networks.decoding import DecodingConfig, decode_targets
@@ -126,7 +133,9 @@ class Translator(ABC):
         chosen = self.settings(settings, num_samples)
         found = [[""] * num_samples for _ in texts]
         sources = {i: self.encode(text) for i, text in enumerate(texts) if text.strip()}
-        batches = _batches(list(sources), num_samples, batch_size)
+        # Texts of like length are ready at the same time.
+        by_length = sorted(sources, key=lambda i: sources[i].count(PAD), reverse=True)
+        batches = _batches(by_length, num_samples, batch_size)
         for number, (rows, columns) in enumerate(batches):
 
             def done(share: float, number: int = number) -> None:
@@ -218,63 +227,114 @@ class DiffusionTranslator(Translator):
         settings: SamplingConfig,
         done: Done,
     ) -> Int[Tensor, "batch seq"]:
-        shape = (self.config.data.length, self.table.shape[1])
-        noise = torch.stack([torch.randn(shape, generator=generator_for(*p)) for p in places])
-        noise = noise.to(self.device, self.dtype)
-        estimator = self.estimator(source, len(places), settings)
-        times = time_grid(settings, self.config.process, self.warp.schedule(), self.dtype)
-        found = sample(
-            estimator,
-            self.table,
-            noise,
-            times,
-            settings,
-            callback=lambda info: done((info.index + 1) / info.num_steps),
-        )
-        return found.tokens
+        drawn = draw_for_samples(places, self.config.data.length, self.table)
 
-    def estimator(
-        self, source: Int[Tensor, "sources source"], rows: int, config: SamplingConfig
-    ) -> Estimator:
+        def told(info: StepInfo) -> None:
+            done((info.index + 1) / info.num_steps)
+
+        if settings.solver == "settle":
+            return self._settle(source, drawn, settings, told)
+        given = self.estimators(source, settings)
+        estimator = given(*self._nothing_given(len(places)))
+        times = time_grid(settings, self.config.process, self.warp.schedule(), self.dtype)
+        return sample(estimator, self.table, drawn.noise, times, settings, callback=told).tokens
+
+    def _nothing_given(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Tokens of which all are noisy."""
+        shape = (rows, self.config.data.length)
+        noisy = torch.ones(shape, dtype=torch.bool, device=self.device)
+        return torch.full(shape, PAD, device=self.device), noisy
+
+    def _settle(
+        self,
+        source: Int[Tensor, "sources source"],
+        drawn: SampleDraws,
+        settings: SamplingConfig,
+        told: Callable[[StepInfo], None],
+    ) -> Int[Tensor, "batch seq"]:
+        """The length first, then one token after another; of several lengths the one that is surest."""
+        tries = settings.settle_lengths
+        tried = drawn.repeated(tries)
+        given = self.estimators(source, settings)
+        x, t = tried.start(self.config.process, settings)
+        tokens, is_noisy = self._nothing_given(len(t))
+        first = given(tokens, is_noisy)(x, t, None)
+        # Lengths lie in the middle of equal parts of their distribution, or anywhere in them.
+        within = tried.v if settings.settle_temperature else torch.full_like(t, 0.5)
+        part = torch.arange(tries, device=self.device).repeat(len(drawn.v))
+        end = ends_at(first.logits, (part + within) / tries)
+        places = torch.arange(tokens.shape[1], device=self.device)
+        tokens = tokens.masked_fill(places == end, EOS)
+        found = settle(
+            given,
+            tokens,
+            is_noisy & (places < end),
+            x,
+            t,
+            settings,
+            u=tried.u,
+            never=(PAD, EOS),
+            state=first.state,
+            callback=told,
+        )
+        surest = found.log_probability.unflatten(0, (-1, tries)).argmax(1)
+        rows = torch.arange(len(surest), device=self.device)
+        return found.tokens.unflatten(0, (-1, tries))[rows, surest]
+
+    def estimators(self, source: Int[Tensor, "sources source"], config: SamplingConfig) -> Given:
         """The network with its sources, behind guidance where it is set, recorded where this model
-        records."""
+        records: an estimator for any given tokens."""
         guided = config.guidance_scale != 1.0
         is_dropped = torch.zeros(len(source), dtype=torch.bool, device=self.device)
         if guided:
-            source, is_dropped, rows = source.repeat(2, 1), is_dropped.repeat(2), 2 * rows
+            source, is_dropped = source.repeat(2, 1), is_dropped.repeat(2)
             is_dropped[len(source) // 2 :] = True
         with Autocast(self.model, self.device, self.network_dtype).precision():
             encoded = self.model.encode(source, is_dropped)
         memory = encoded.memory
-        conditioning = (memory.keys, memory.values, memory.is_real, encoded.condition)
+        sources = (memory.keys, memory.values, memory.is_real, encoded.condition)
         part = config.of_evaluation
-        bind = partial(self._bind, rows=rows, config=part, guided=guided)
-        if self.recorder is None:
-            return bind(*conditioning)
-        return self.recorder((part, guided, rows), bind, conditioning)
+        bind = partial(self._bind, config=part, guided=guided)
+
+        def given(tokens: Tensor, is_noisy: Tensor) -> Estimator:
+            conditioning = (tokens, is_noisy, *sources)
+            if self.recorder is None:
+                return bind(*conditioning)
+            return self.recorder((part, guided), bind, conditioning)
+
+        return given
 
     def _bind(
         self,
+        tokens: Tensor,
+        is_noisy: Tensor,
         keys: Tensor,
         values: Tensor,
         is_real: Tensor,
         condition: Tensor,
         *,
-        rows: int,
         config: SamplingConfig,
         guided: bool,
     ) -> Estimator:
         bound = self.model.bind(Source(Memory(keys, values, is_real), condition))
-        shape = (rows, self.config.data.length)
-        estimator = make_estimator(
-            Autocast(bound, self.device, self.network_dtype),
-            self.table,
-            torch.full(shape, PAD, device=self.device),
-            torch.ones(shape, dtype=torch.bool, device=self.device),
-            self.config,
-            config,
-        )
+        network = Autocast(bound, self.device, self.network_dtype)
+        if guided:
+            tokens, is_noisy = tokens.repeat(2, 1), is_noisy.repeat(2, 1)
+        estimator = make_estimator(network, self.table, tokens, is_noisy, self.config, config)
         return Guided(estimator, config.guidance_scale) if guided else estimator
+
+
+def ends_at(
+    logits: Float[Tensor, "batch seq vocab"], quantiles: Float[Tensor, " batch"]
+) -> Int[Tensor, "batch 1"]:
+    """Where a target ends, at a quantile of its length, which the probabilities of padding tell.
+
+    The end is at or before place i if i + 1 is padding; it is at the last place at the latest.
+    """
+    p = torch.softmax(logits.to(quantiles.dtype), dim=-1)[..., PAD]
+    # There is at least an end, and no text after padding.
+    is_text = p.cummax(1).values < quantiles[:, None]
+    return (is_text.sum(1, keepdim=True) - 1).clamp(min=0)
 
 
 class BeamTranslator(Translator):

@@ -20,10 +20,11 @@ from cdcd.diffusion.warping import NoiseSchedule
 class SamplingConfig:
     """Everything that can be set when sampling, with the paper's defaults (Table 2)."""
 
-    solver: Literal["euler", "heun"] = "euler"
-    """Step rule: `euler` (one network call a step) or `heun` (two)."""
+    solver: Literal["euler", "heun", "settle"] = "euler"
+    """Step rule: `euler` (one network call a step) or `heun` (two). Or no ODE: `settle` gives the model one
+    token after another, the surest first; only for models trained with masks."""
     num_steps: int = 200
-    """Number of steps from t_max to t_min."""
+    """Number of steps from t_max to t_min; with `settle` the most rounds."""
     score_temperature: float = 1.0
     """Divides the score; below 1 trades diversity for quality."""
     softmax_temperature: float = 1.0
@@ -52,6 +53,10 @@ class SamplingConfig:
     """Clamp x0_hat; a choice only for models trained without self-conditioning."""
     replacement: bool = False
     """Condition by the replacement method; only for models trained without masks."""
+    settle_temperature: float = 0.0
+    """`settle` draws tokens at this temperature; 0: it takes the likeliest."""
+    settle_lengths: int = 1
+    """`settle` tries a translation at so many lengths and takes the one that it is surest of."""
 
     def __post_init__(self) -> None:
         for name in ("score_temperature", "softmax_temperature", "warp_temperature", "rho"):
@@ -67,12 +72,19 @@ class SamplingConfig:
             raise ValueError(
                 f"warp_uniformity is {self.warp_uniformity}, it must be between 0 and 1"
             )
-        if self.num_steps < 1:
-            raise ValueError(f"num_steps is {self.num_steps}, it must be at least 1")
+        if self.settle_temperature < 0:
+            raise ValueError(
+                f"settle_temperature is {self.settle_temperature}, it must not be negative"
+            )
+        for name in ("num_steps", "settle_lengths"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least 1")
 
     @property
     def num_evaluations(self) -> int:
         """Network calls a sample, with the final prediction; guidance doubles their cost."""
+        if self.solver == "settle":
+            return self.num_steps
         steps = SOLVERS[self.solver].evaluations(self.num_steps)
         return steps + (self.final_prediction == "network")
 
@@ -93,6 +105,8 @@ OF_STEPS = (
     "warp_uniformity",
     "rho",
     "final_prediction",
+    "settle_temperature",
+    "settle_lengths",
 )
 """Settings that do not change what an estimator answers."""
 

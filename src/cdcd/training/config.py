@@ -206,16 +206,7 @@ class RunConfig:
             )
         if self.network.tied_head and self.model != "autoregressive":
             raise ValueError("network.tied_head is for autoregressive models; leave it off")
-        if self.task == "translation":
-            self._check_translation()
-
-    def _check_translation(self) -> None:
-        if self.objective.masking != "none":
-            raise ValueError(
-                f"objective.masking is {self.objective.masking}; nothing of a translation is given: "
-                f"set it to none"
-            )
-        if self.training.strategy == "fsdp":
+        if self.task == "translation" and self.training.strategy == "fsdp":
             raise ValueError("translation models are not sharded (fsdp): choose ddp")
 
     @property

@@ -1,0 +1,138 @@
+"""Settling by translators and language models: lengths, places, recordings, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_translator import make_translator, overwritten, texts
+from tiny import train_tiny
+
+import cdcd
+from cdcd import translator as module
+from cdcd.data.tokenizer import EOS, PAD
+from cdcd.diffusion.settling import settle
+from cdcd.networks.capture import Recorder
+from cdcd.translator import ends_at
+
+SETTLE = {"solver": "settle", "num_steps": 6}
+DRAWN = SETTLE | {"settle_temperature": 1.0}
+SEVERAL = DRAWN | {"settle_lengths": 3}
+
+
+def settling_translator():
+    return make_translator(**{"objective.masking": "random", "data.length": 12})
+
+
+def targets(translator, given, num_samples=1, **settings):
+    """Token sequences of samples, one a row."""
+    source = torch.tensor([translator.encode(text) for text in given])
+    places = [(0, i, j) for i in range(len(given)) for j in range(num_samples)]
+    return translator.fill(source, places, translator.settings(settings), lambda _: None)
+
+
+def test_the_end_is_where_padding_begins():
+    """Probabilities of padding are the distribution of the length."""
+    p = torch.tensor([[0.0, 0.1, 0.1, 0.6, 0.5, 0.9]]).double()
+    logits = torch.stack([p, (1 - p) / 2, (1 - p) / 2], dim=-1).log()
+    assert PAD == 0
+    for quantile, end in ((0.05, 0), (0.3, 2), (0.5, 2), (0.6, 2), (0.7, 4), (0.95, 5)):
+        assert int(ends_at(logits, torch.tensor([quantile]).double())) == end
+
+
+def test_nothing_at_all_still_has_an_end():
+    logits = torch.zeros(1, 4, 3)
+    logits[..., PAD] = 50.0
+    assert int(ends_at(logits, torch.tensor([0.5]))) == 0
+
+
+@pytest.mark.parametrize("settings", [SETTLE, DRAWN, SEVERAL])
+def test_a_target_has_one_end_and_padding_behind_it(settings):
+    found = targets(settling_translator(), texts(4), 2, **settings)
+    assert found.shape == (8, 12)
+    for row in found.tolist():
+        end = row.index(EOS)
+        assert PAD not in row[:end]
+        assert row[end + 1 :] == [PAD] * (11 - end)
+
+
+def test_several_lengths_and_the_surest_is_taken(monkeypatch):
+    """Made one by one and compared, they give what is made together."""
+    translator, given, kept = settling_translator(), texts(5), []
+
+    def keep(*args, **kwargs):
+        kept.append(settle(*args, **kwargs))
+        return kept[-1]
+
+    monkeypatch.setattr(module, "settle", keep)
+    for part in range(4):
+        monkeypatch.setattr(module, "ends_at", lambda _, q, end=2 * part + 3: 0 * q[:, None] + end)
+        targets(translator, given, **SETTLE)
+    surest = torch.stack([each.log_probability for each in kept]).argmax(0)
+    assert len(surest.unique()) > 1
+    expected = torch.stack([each.tokens for each in kept])[surest, torch.arange(5)]
+    monkeypatch.setattr(module, "ends_at", lambda _, q: (8 * q + 2)[:, None])
+    assert torch.equal(targets(translator, given, **SETTLE, settle_lengths=4), expected)
+
+
+@pytest.mark.parametrize("settings", [DRAWN, SEVERAL])
+def test_a_sample_depends_on_its_text_and_place_alone(settings):
+    translator, given = settling_translator(), texts(3)
+    whole = translator.samples(given, num_samples=3, seed=5, **settings)
+    assert len({text for each in whole for text in each}) == 9
+    for size in (2, 5):
+        again = translator.samples(given, num_samples=3, seed=5, batch_size=size, **settings)
+        assert again == whole
+    assert translator.samples(given, num_samples=3, seed=6, **settings) != whole
+    assert translator.samples(given[::-1], num_samples=3, seed=5, **settings)[1] == whole[1]
+
+
+@pytest.mark.parametrize("settings", [SETTLE, SEVERAL])
+def test_recorded_calls_give_the_same(settings):
+    """What is given changes from round to round in one recording a shape."""
+    plain, recorded = settling_translator(), settling_translator()
+    recorded.recorder = Recorder(overwritten)
+    for count, samples in ((3, 2), (2, 3), (3, 2)):
+        given = texts(count)
+        asked = {"num_samples": samples, **settings}
+        assert recorded.samples(given, **asked) == plain.samples(given, **asked)
+    assert len(recorded.recorder.kept) == 2
+
+
+def test_predictions_are_fed_back():
+    """Between the rounds, and from the first call, which tells the length."""
+    translator, given = settling_translator(), texts(8)
+    assert not torch.equal(
+        targets(translator, given, **SETTLE),
+        targets(translator, given, **SETTLE, self_conditioning=False),
+    )
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory):
+    return cdcd.load(train_tiny(tmp_path_factory.mktemp("settled") / "run"))
+
+
+def test_a_language_model_settles_what_is_not_given(language_model):
+    prompt = "One day"
+    first = language_model.complete(prompt, num_samples=2, seed=0, **DRAWN)
+    assert all(text.startswith(prompt) for text in first)
+    assert language_model.complete(prompt, num_samples=2, seed=0, **DRAWN) == first
+    assert language_model.complete(prompt, num_samples=2, seed=1, **DRAWN) != first
+
+
+def test_refused():
+    translator, given = settling_translator(), texts(1)
+    with pytest.raises(ValueError, match="with settle set guidance_scale to 1"):
+        translator.samples(given, **SETTLE, guidance_scale=2.0)
+    with pytest.raises(ValueError, match=r"for models trained with masks \(objective.masking\)"):
+        make_translator().samples(given, **SETTLE)
+
+
+def test_lengths_are_for_translators(language_model):
+    with pytest.raises(ValueError, match="settle_lengths is for translators"):
+        language_model.complete("One day", **SETTLE, settle_lengths=2)
+
+
+def test_sampling_settings_of_a_run_can_settle():
+    sampling = settling_translator().config.sampling
+    assert replace(sampling, **SETTLE).of_evaluation == sampling.of_evaluation
