@@ -86,6 +86,17 @@ def test_a_sample_depends_on_its_text_and_place_alone(settings):
     assert translator.samples(given[::-1], num_samples=3, seed=5, **settings)[1] == whole[1]
 
 
+def test_several_samples_are_drawn():
+    translator, given = settling_translator(), texts(1)
+    assert translator.settings(SETTLE).settle_temperature == 0
+    assert translator.settings(SETTLE, 2).settle_temperature == 0.5
+    assert translator.settings(DRAWN, 2).settle_temperature == 1.0
+    assert translator.settings(SETTLE | {"settle_temperature": 0.0}, 2).settle_temperature == 0
+    drawn = translator.samples(given, num_samples=4, **SETTLE)
+    assert drawn == translator.samples(given, num_samples=4, **SETTLE, settle_temperature=0.5)
+    assert len(set(drawn[0])) > 1
+
+
 @pytest.mark.parametrize("settings", [SETTLE, SEVERAL])
 def test_recorded_calls_give_the_same(settings):
     """What is given changes from round to round in one recording a shape."""

@@ -6,7 +6,7 @@ print(translator.translate(["Anna gets up at half past two."], num_samples=10))
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ from cdcd.training.config import RunConfig
 
 Done = Callable[[float], None]
 """Told how much is done, from 0 to 1."""
+DRAWN_AT = 0.5
+"""The temperature of settling where several samples are wanted: the likeliest tokens are always the same."""
 Place = tuple[int, int, int]
 """The seed, the number of the sentence and that of the sample: what a sample's noise depends on."""
 
@@ -214,6 +216,8 @@ class DiffusionTranslator(Translator):
     def settings(self, changes: Mapping[str, Any], num_samples: int = 1) -> SamplingConfig:
         refuse_others(changes, SETTINGS - names_of(SamplingConfig), "diffusion")
         config = override(self.config.sampling, changes)
+        if config.solver == "settle" and num_samples > 1 and "settle_temperature" not in changes:
+            config = replace(config, settle_temperature=config.settle_temperature or DRAWN_AT)
         check_sampling(config, self.config.objective)
         if config.replacement:
             raise ValueError("replacement is for given tokens; a translation has none")
