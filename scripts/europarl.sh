@@ -42,15 +42,17 @@ baseline() {
 # shellcheck disable=SC2086
 cdcd() {
     $cdcd train --resume auto $shape --out "$out/cdcd-$direction" --embedding.dim 128 \
-        --embedding.init-scale 0.05 --warp.bins log --training.learning-rate 2e-3 \
+        --embedding.init-scale 0.05 --objective.masking random --warp.bins log --warp.uniformity 0.6 \
+        --training.learning-rate 2e-3 \
         --training.warmup-steps 500 --training.steps 9000 --training.decay-steps 4000 $training
 }
 
 # shellcheck disable=SC2086
 test() {
-    $cdcd evaluate "$out/cdcd-$direction" --baseline "$out/baseline-$direction" --counts 1,10 \
-        --num-steps 50 ${SETTINGS:---score-temperature 0.8 --guidance-scale 2.0} --batch-size 512 \
-        --processes 8 --out "$out/test-$direction"
+    $cdcd evaluate "$out/cdcd-$direction" --baseline "$out/baseline-$direction" --batch-size 256 \
+        --solver settle --num-steps 72 --guidance-scale 1 --settle-lengths 4 --out "$out/test-$direction"
+    $cdcd evaluate "$out/cdcd-$direction" --counts 1,10 --batch-size 512 --processes 8 --num-steps 50 \
+        --score-temperature 0.8 --guidance-scale 2 --out "$out/test-ode-$direction"
 }
 
 [ $# -gt 0 ] || set -- prepare baseline cdcd test
