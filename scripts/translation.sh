@@ -60,8 +60,8 @@ tune() {
 test() {
     $evaluate $(runs) --baseline "$out/baseline" --settle-lengths $lengths --out "$out/test-one"
     $evaluate $(runs) --counts 1,10 --settle-temperature $temperature --out "$out/test-ten"
-    $evaluate $(runs) --counts 1,10 --solver euler --num-steps 200 --score-temperature 0.8 \
-        --out "$out/test-ode"
+    $evaluate $(runs) --counts 1,10 --solver euler --num-steps 20 --score-temperature 0.8 \
+        --warp-uniformity 0.8 --out "$out/test-ode"
 }
 
 # shellcheck disable=SC2046,SC2086
@@ -87,8 +87,8 @@ distil() {
 distilled() {
     $evaluate "$out/cdcd-distilled" --settle-lengths $lengths --out "$out/distilled-one"
     $evaluate "$out/cdcd-distilled" --counts 1,10 --settle-temperature $temperature --out "$out/distilled-ten"
-    $evaluate "$out/cdcd-distilled" --counts 1,10 --solver euler --num-steps 200 --score-temperature 0.8 \
-        --out "$out/distilled-ode"
+    $evaluate "$out/cdcd-distilled" --counts 1,10 --solver euler --num-steps 20 --score-temperature 0.8 \
+        --warp-uniformity 0.8 --out "$out/distilled-ode"
 }
 
 [ $# -gt 0 ] || set -- prepare baseline cdcd tune test steps distil distilled
