@@ -156,7 +156,13 @@ def multi30k(model: str = "diffusion") -> RunConfig:
             valid_sequences=1_024,
             checkpoint_every=1_500,
         ),
-        sampling=SamplingConfig(solver="settle", num_steps=40, settle_lengths=4),
+        sampling=SamplingConfig(
+            solver="settle",
+            num_steps=40,
+            settle_lengths=4,
+            score_temperature=0.8,
+            warp_uniformity=0.8,
+        ),
         beam=BeamConfig(length_penalty=1.0),
     )
     if model == "diffusion":
