@@ -52,7 +52,7 @@ test() {
     $cdcd evaluate "$out/cdcd-$direction" --baseline "$out/baseline-$direction" --batch-size 256 \
         --solver settle --num-steps 72 --guidance-scale 1 --settle-lengths 4 --out "$out/test-$direction"
     $cdcd evaluate "$out/cdcd-$direction" --counts 1,10 --batch-size 512 --processes 8 --num-steps 50 \
-        --score-temperature 0.8 --guidance-scale 2 --out "$out/test-ode-$direction"
+        --score-temperature 0.8 --guidance-scale 2 --warp-uniformity 0.6 --out "$out/test-ode-$direction"
 }
 
 [ $# -gt 0 ] || set -- prepare baseline cdcd test

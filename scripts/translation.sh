@@ -52,21 +52,22 @@ cdcd() {
 # shellcheck disable=SC2046,SC2086
 tune() {
     $evaluate $(runs | head -n 1) --split valid --sweep settle_lengths=1,2,4 --out "$out/tune-one"
-    $evaluate $(runs | head -n 1) --split valid --counts 1,10 --sweep settle_temperature=0.3,0.5,0.7 \
-        --out "$out/tune-ten"
+    $evaluate $(runs | head -n 1) --split valid --counts 1,10 --settle-lengths 1 \
+        --sweep settle_temperature=0.3,0.5,0.7 --out "$out/tune-ten"
 }
 
 # shellcheck disable=SC2046,SC2086
 test() {
     $evaluate $(runs) --baseline "$out/baseline" --settle-lengths $lengths --out "$out/test-one"
-    $evaluate $(runs) --counts 1,10 --settle-temperature $temperature --out "$out/test-ten"
+    $evaluate $(runs) --counts 1,10 --settle-lengths 1 --settle-temperature $temperature \
+        --out "$out/test-ten"
     $evaluate $(runs) --counts 1,10 --solver euler --num-steps 20 --score-temperature 0.8 \
         --warp-uniformity 0.8 --out "$out/test-ode"
 }
 
 # shellcheck disable=SC2046,SC2086
 steps() {
-    $evaluate $(runs | head -n 1) --sweep num_steps=2,5,10,20,40 --settle-lengths $lengths \
+    $evaluate $(runs | head -n 1) --sweep num_steps=2,5,10,20,40 --settle-lengths 1 \
         --out "$out/steps"
 }
 
@@ -86,7 +87,8 @@ distil() {
 # shellcheck disable=SC2086
 distilled() {
     $evaluate "$out/cdcd-distilled" --settle-lengths $lengths --out "$out/distilled-one"
-    $evaluate "$out/cdcd-distilled" --counts 1,10 --settle-temperature $temperature --out "$out/distilled-ten"
+    $evaluate "$out/cdcd-distilled" --counts 1,10 --settle-lengths 1 \
+        --settle-temperature $temperature --out "$out/distilled-ten"
     $evaluate "$out/cdcd-distilled" --counts 1,10 --solver euler --num-steps 20 --score-temperature 0.8 \
         --warp-uniformity 0.8 --out "$out/distilled-ode"
 }
