@@ -340,3 +340,19 @@ def test_scaling_goes_on_where_a_shape_does_not_fit(monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "out of memory" in shown
     assert json.loads(shown.splitlines()[-1])["training"]["batch"][1]["error"] == "too large"
+
+
+@pytest.mark.parametrize("values", [(1.28e6, 1.39e6), (3.6e5, 1.4e6), (0.041, 0.083), (5.0, 5.0)])
+def test_every_panel_of_the_curves_has_numbers(values):
+    pytest.importorskip("matplotlib")
+    from cdcd.benchmarks.scaling import _label_values
+    from cdcd.evaluation.plots import new_figure
+
+    _, (axis,) = new_figure(1, 1, (3, 3))
+    axis.set_yscale("log")
+    _label_values(axis, values)
+    low, high = axis.get_ylim()
+    assert low < min(values) <= max(values) < high
+    marks = [mark for mark in axis.get_yticks() if low <= mark <= high]
+    assert len(marks) >= 2
+    assert all(label.get_text() for label in axis.get_yticklabels())

@@ -11,6 +11,7 @@ import cdcd
 from cdcd import translator as module
 from cdcd.data.tokenizer import EOS, PAD
 from cdcd.diffusion.settling import settle
+from cdcd.generation import draw_for_samples
 from cdcd.networks.capture import Recorder
 from cdcd.translator import ends_at
 
@@ -72,6 +73,44 @@ def test_several_lengths_and_the_surest_is_taken(monkeypatch):
     expected = torch.stack([each.tokens for each in kept])[surest, torch.arange(5)]
     monkeypatch.setattr(module, "ends_at", lambda _, q: (8 * q + 2)[:, None])
     assert torch.equal(targets(translator, given, **SETTLE, settle_lengths=4), expected)
+
+
+@pytest.mark.parametrize("settings", [SETTLE, DRAWN, SEVERAL])
+def test_what_settling_starts_from(monkeypatch, settings):
+    """Scaled noise, the prediction that told the length, and lengths in equal parts of their distribution."""
+    translator, given, asked, started = settling_translator(), texts(3), [], []
+    drawn = draw_for_samples([(0, i, 0) for i in range(3)], 12, translator.table)
+    tries = settings.get("settle_lengths", 1)
+
+    def ask(logits, quantiles):
+        asked.append(quantiles)
+        return ends_at(logits, quantiles)
+
+    def start(given, tokens, is_noisy, x, t, *args, **kwargs):
+        first = given(tokens, torch.ones_like(is_noisy))(x, t, None)
+        started.append((x, t, kwargs["state"], first.state))
+        return settle(given, tokens, is_noisy, x, t, *args, **kwargs)
+
+    monkeypatch.setattr(module, "ends_at", ask)
+    monkeypatch.setattr(module, "settle", start)
+    targets(translator, given, **settings, initial_noise_scale=0.5)
+    within = drawn.v if "settle_temperature" in settings else torch.full((3,), 0.5).double()
+    expected = (torch.arange(tries) + within[:, None]).flatten() / tries
+    torch.testing.assert_close(asked[0], expected)
+    x, t, state, first = started[0]
+    assert set(t.tolist()) == {translator.config.process.t_max}
+    noise = drawn.noise.repeat_interleave(tries, 0)
+    torch.testing.assert_close(x, 0.5 * translator.config.process.t_max * noise)
+    torch.testing.assert_close(state, first)
+
+
+def test_no_end_inside_a_text(monkeypatch):
+    """However likely it is there."""
+    translator = settling_translator()
+    translator.model.head.bias[EOS] += 1e3
+    monkeypatch.setattr(module, "ends_at", lambda _, q: 0 * q[:, None] + 5)
+    for row in targets(translator, texts(2), **SETTLE).tolist():
+        assert row.index(EOS) == 5
 
 
 @pytest.mark.parametrize("settings", [DRAWN, SEVERAL])
