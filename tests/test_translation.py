@@ -1,5 +1,6 @@
 """The translation networks: parity with naive ones, what they must not depend on, and what they learn."""
 
+import cmath
 import math
 import os
 import subprocess
@@ -47,6 +48,7 @@ SMALL = Seq2SeqConfig(
     dropout=0.0,
     time_units=8,
 )
+RELATIVE = replace(SMALL, relative_positions=True)
 SOURCE_LENGTHS = (5, 3, 1, 4)
 
 
@@ -121,9 +123,25 @@ def naive_attention(qs: list[Tensor], ks: list[Tensor], vs: list[Tensor], heads:
     return torch.cat(parts)
 
 
-def naive_self_attention(hs: list[Tensor], block: nn.Module, *, causal: bool) -> list[Tensor]:
+def naive_turn(vector: Tensor, position: int) -> Tensor:
+    """Numbers i and i + size/2 of each head, as one complex number, turned by position · 10,000^(−2i/size)."""
+    size = SMALL.width // SMALL.num_heads
+    found, half = vector.clone(), size // 2
+    for head in range(SMALL.num_heads):
+        for i in range(head * size, head * size + half):
+            number = complex(vector[i], vector[i + half])
+            number *= cmath.exp(1j * position * 10_000 ** (-2 * (i - head * size) / size))
+            found[i], found[i + half] = number.real, number.imag
+    return found
+
+
+def naive_self_attention(
+    hs: list[Tensor], block: nn.Module, *, causal: bool, relative: bool
+) -> list[Tensor]:
     normed = [naive_norm(h, block.attention_norm) for h in hs]
     q, k, v = zip(*[block.attention.qkv(h).chunk(3) for h in normed], strict=True)
+    if relative:
+        q, k = ([naive_turn(h, i) for i, h in enumerate(part)] for part in (q, k))
     mixed = []
     for i in range(len(hs)):
         seen = i + 1 if causal else len(hs)
@@ -146,16 +164,19 @@ def naive_input(tokens: list[int], table: Tensor) -> list[Tensor]:
     return found
 
 
-def naive_logits(model: AutoregressiveTranslator, source: list[int], target: list[int]) -> Tensor:
+def naive_logits(
+    model: AutoregressiveTranslator, source: list[int], target: list[int], *, relative: bool
+) -> Tensor:
     """Logits of one pair without padding, from the weights alone."""
     table = model.embedding.weight
     read = naive_input(source, table)
     for block in model.encoder.blocks:
-        read = [naive_mlp(h, block) for h in naive_self_attention(read, block, causal=False)]
+        read = naive_self_attention(read, block, causal=False, relative=relative)
+        read = [naive_mlp(h, block) for h in read]
     read = [naive_norm(h, model.encoder.norm) for h in read]
     hs = naive_input([VOCAB, *target[:-1]], table)
     for block in model.blocks:
-        hs = naive_self_attention(hs, block, causal=True)
+        hs = naive_self_attention(hs, block, causal=True, relative=relative)
         k, v = zip(*[block.source.key_value(h).chunk(2) for h in read], strict=True)
         for i, h in enumerate(hs):
             q = block.source.query(naive_norm(h, block.source_norm))
@@ -164,12 +185,14 @@ def naive_logits(model: AutoregressiveTranslator, source: list[int], target: lis
     return torch.stack([table[:VOCAB] @ naive_norm(h, model.norm) for h in hs])
 
 
+@pytest.mark.parametrize("relative", [False, True])
 @torch.no_grad()
-def test_logits_equal_naive_ones():
-    model, source, target = baseline(), sources(), targets()
+def test_logits_equal_naive_ones(relative):
+    model, source, target = baseline(RELATIVE if relative else SMALL), sources(), targets()
     found = model(source, target)
     for row, length in enumerate(SOURCE_LENGTHS):
-        expected = naive_logits(model, source[row, :length].tolist(), target[row].tolist())
+        pair = source[row, :length].tolist(), target[row].tolist()
+        expected = naive_logits(model, *pair, relative=relative)
         # The model's sinusoids were rounded to float32.
         torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-5)
 
@@ -198,9 +221,10 @@ def test_logits_do_not_see_their_token_or_later_ones():
         assert (difference[j + 1 :] > 1e-4).all()
 
 
+@pytest.mark.parametrize("config", [SMALL, RELATIVE])
 @torch.no_grad()
-def test_reading_piece_by_piece_equals_reading_at_once():
-    model, source, target = baseline(), sources(), targets()
+def test_reading_piece_by_piece_equals_reading_at_once(config):
+    model, source, target = baseline(config), sources(), targets()
     logits, positions = model(source, target), torch.arange(LENGTH)
     read = torch.cat([model.start(BATCH), target[:, :-1]], dim=1)
     memory = model.encode(source)
@@ -392,6 +416,23 @@ def test_every_position_of_the_target_sees_every_other():
         (gradient,) = torch.autograd.grad(logits[0, position].square().sum(), x, retain_graph=True)
         assert (gradient[0].abs().sum(-1) > 0).all()
         assert (gradient[1:] == 0).all()
+
+
+@torch.no_grad()
+def test_relative_positions_tell_the_order_of_the_target():
+    """Without learnt positions a network knows no order, unless it is told of relative positions."""
+    order = torch.randperm(LENGTH, generator=generator_for(0, "order"))
+    given = inputs()
+    mixed = {name: v if name == "t" else v[:, order] for name, v in given.items()}
+    for config in (SMALL, RELATIVE):
+        model = diffusion_model(config)
+        model.positions.zero_()
+        network = model.bind(model.encode(sources()))
+        difference = (network(**mixed) - network(**given)[:, order]).abs()
+        if config.relative_positions:
+            assert (difference.amax((1, 2)) > 1e-3).all()
+        else:
+            close(difference, torch.zeros_like(difference))
 
 
 def test_a_new_network_ignores_its_predictions_and_answers_uniformly():
@@ -630,6 +671,7 @@ def test_mistakes_are_explained():
     for settings, message in (
         ({"width": 20, "num_heads": 8}, r"seq2seq.width \(20\) must be even and a multiple"),
         ({"width": 9, "num_heads": 3}, "must be even"),
+        ({"width": 18, "num_heads": 6, "relative_positions": True}, "for relative positions"),
         ({"dropout": 1.0}, "seq2seq.dropout is 1.0"),
         ({"hidden": 0}, "seq2seq.hidden is 0"),
     ):

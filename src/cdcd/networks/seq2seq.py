@@ -23,7 +23,14 @@ from torch.nn import functional as F
 
 from cdcd.data.tokenizer import PAD
 from cdcd.diffusion.selection import Selection
-from cdcd.networks.blocks import Attention, KeyValueCache, LayerNorm, attend, make_norm
+from cdcd.networks.blocks import (
+    Attention,
+    KeyValueCache,
+    LayerNorm,
+    RotaryEmbedding,
+    attend,
+    make_norm,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +53,8 @@ class Seq2SeqConfig:
     """Share of the source's tokens that are hidden in training."""
     time_units: int = 128
     """Units of the timestep embedding's MLP; diffusion models only."""
+    relative_positions: bool = False
+    """Tell self-attention how far apart tokens are (RoPE), besides where they are; not in the paper."""
 
     def __post_init__(self) -> None:
         sizes = ("num_encoder_blocks", "num_decoder_blocks", "width", "hidden", "num_heads")
@@ -57,11 +66,23 @@ class Seq2SeqConfig:
                 f"seq2seq.width ({self.width}) must be even and a multiple of seq2seq.num_heads "
                 f"({self.num_heads})"
             )
+        if self.relative_positions and self.width % (2 * self.num_heads):
+            raise ValueError(
+                f"seq2seq.width ({self.width}) must be a multiple of 2 × seq2seq.num_heads "
+                f"({self.num_heads}), for relative positions"
+            )
         for name in ("dropout", "source_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(
                     f"seq2seq.{name} is {getattr(self, name)}, it must be at least 0 and below 1"
                 )
+
+
+def make_rotary(config: Seq2SeqConfig, length: int) -> RotaryEmbedding | None:
+    """What turns queries and keys, where self-attention is told of relative positions."""
+    if not config.relative_positions:
+        return None
+    return RotaryEmbedding(config.width // config.num_heads, length)
 
 
 def transformer_tiny() -> Seq2SeqConfig:
@@ -214,9 +235,12 @@ class EncoderBlock(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, h: Float[Tensor, "batch seq width"], is_real: Bool[Tensor, "batch seq"]
+        self,
+        h: Float[Tensor, "batch seq width"],
+        rotary: RotaryEmbedding | None,
+        is_real: Bool[Tensor, "batch seq"],
     ) -> Float[Tensor, "batch seq width"]:
-        h = h + self.dropout(self.attention(self.attention_norm(h), is_real=is_real))
+        h = h + self.dropout(self.attention(self.attention_norm(h), rotary, is_real=is_real))
         return h + self.dropout(self.mlp(self.mlp_norm(h)))
 
 
@@ -243,6 +267,7 @@ class DecoderBlock(nn.Module):
         h: Float[Tensor, "batch seq width"],
         condition: Float[Tensor, "batch units"] | None,
         memory: BlockMemory,
+        rotary: RotaryEmbedding | None,
         *,
         positions: Int[Tensor, " seq"] | None = None,
         cache: KeyValueCache | None = None,
@@ -250,7 +275,7 @@ class DecoderBlock(nn.Module):
     ) -> Float[Tensor, "*positions width"]:
         """The new residual stream, at all positions or at the selected ones."""
         normed = self.attention_norm(h, condition)
-        h = h + self.dropout(self.attention(normed, positions=positions, cache=cache))
+        h = h + self.dropout(self.attention(normed, rotary, positions, cache))
         mixed = self.source(self.source_norm(h, condition), memory, selection)
         h = (h if selection is None else selection.take(h)) + self.dropout(mixed)
         return h + self.dropout(self.mlp(self.mlp_norm(h, condition, selection)))
@@ -263,6 +288,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.length = length
         self.input = TokenInput(config.width, length, config.dropout, config.source_dropout)
+        self.rotary = make_rotary(config, length)
         self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.num_encoder_blocks))
         self.norm = LayerNorm(config.width)
         initialise(self.blocks, num_branches=2)
@@ -279,7 +305,7 @@ class Encoder(nn.Module):
             )
         h = self.input(tokens, table)
         for block in self.blocks:
-            h = block(h, is_real)
+            h = block(h, self.rotary, is_real)
         return self.norm(h).to(h.dtype)
 
 

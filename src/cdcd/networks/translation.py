@@ -27,6 +27,7 @@ from cdcd.networks.seq2seq import (
     Seq2SeqConfig,
     find_real,
     initialise,
+    make_rotary,
     project_memory,
     sinusoids,
 )
@@ -72,6 +73,7 @@ class TranslationModel(nn.Module):
         self.time = TimeEmbedding(units, process.t_min, process.t_max)
         self.stack = nn.Linear(3 * embedding.dim + 1, width)
         self.positions = nn.Parameter(sinusoids(length, width))
+        self.rotary = make_rotary(network, length)
         self.dropout = nn.Dropout(network.dropout)
         self.blocks = nn.ModuleList(
             DecoderBlock(network, units) for _ in range(network.num_decoder_blocks)
@@ -135,9 +137,9 @@ class TranslationModel(nn.Module):
         condition = self.time(t) + lengths.flatten(0, 1)
         memory = source.memory.blocks()
         for block, attended in zip(self.blocks[:-1], memory[:-1], strict=True):
-            h = block(h, condition, attended)
+            h = block(h, condition, attended, self.rotary)
         # What is not selected matters to the others up to here, and no further.
-        h = self.blocks[-1](h, condition, memory[-1], selection=selection)
+        h = self.blocks[-1](h, condition, memory[-1], self.rotary, selection=selection)
         return self.head(self.norm(h, condition, selection).to(h.dtype))
 
 

@@ -23,6 +23,7 @@ from cdcd.networks.seq2seq import (
     TokenInput,
     find_real,
     initialise,
+    make_rotary,
     project_memory,
     working_dtype,
 )
@@ -54,6 +55,7 @@ class AutoregressiveTranslator(nn.Module):
             DecoderBlock(network, None, causal=True) for _ in range(network.num_decoder_blocks)
         )
         self.norm = LayerNorm(network.width)
+        self.rotary = make_rotary(network, length)
         nn.init.normal_(self.embedding.weight, std=network.width**-0.5)
         initialise(self.blocks, num_branches=3)
 
@@ -125,7 +127,7 @@ class AutoregressiveTranslator(nn.Module):
         h = self.input(inputs, self.embedding.weight, positions)
         kept = caches or [None] * len(self.blocks)
         for block, attended, cache in zip(self.blocks, memory.blocks(), kept, strict=True):
-            h = block(h, None, attended, positions=positions, cache=cache)
+            h = block(h, None, attended, self.rotary, positions=positions, cache=cache)
         return self.norm(h)
 
     def _logits(self, h: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocab"]:
