@@ -232,8 +232,8 @@ from cdcd.data import encoding, prepare as preparing
 encoding.CHUNK, preparing.NOTE_EVERY = 300, 2000
 write = preparing._Preparation._write
 def slowly(self, encoded, split):
-    while len(list(Path(sys.argv[2]).glob("*.tokens"))) >= int(sys.argv[4]):
-        time.sleep(0.01)
+    if len(list(Path(sys.argv[2]).glob("*.tokens"))) >= int(sys.argv[4]):
+        time.sleep(3600)
     write(self, encoded, split)
 preparing._Preparation._write = slowly
 config = preparing.PrepareConfig(source=sys.argv[1], tokenizer="bytes", valid_share=0.1,
