@@ -12,11 +12,11 @@ shift 2
 cdcd=${CDCD:-cdcd}
 direction=${DIRECTION:-en-de}
 [ "$direction" = en-de ] && reverse=false || reverse=true
-shape="--preset wmt-base --data $out/data --data.length 72 --data.source-length 80
-    --data.reverse $reverse"
-training="--training.optimiser muon --training.average-decay 0.999 --training.patience 0
-    --training.valid-sequences 512 --training.validate-every 1000 --training.checkpoint-every 1000
-    ${TRAINING_OPTIONS:-}"
+shape="--preset wmt-base --data $out/data --data.length 80 --data.source-length 88
+    --data.reverse $reverse --seq2seq.relative-positions true"
+training="--training.optimiser muon --training.schedule constant --training.batch-size 512
+    --training.average-decay 0.999 --training.patience 0 --training.valid-sequences 512
+    --training.validate-every 1000 --training.checkpoint-every 1000 ${TRAINING_OPTIONS:-}"
 
 prepare() {
     [ ! -f "$out/data/dataset.json" ] || return 0
@@ -35,24 +35,26 @@ prepare() {
 # shellcheck disable=SC2086
 baseline() {
     $cdcd train --resume auto $shape --model autoregressive --out "$out/baseline-$direction" \
-        --training.schedule constant --training.learning-rate 1e-3 --training.warmup-steps 300 \
-        --training.steps 6000 --training.decay-steps 3000 $training
+        --training.learning-rate 1e-3 --training.warmup-steps 300 --training.steps 2077 \
+        --training.decay-steps 593 $training
 }
 
 # shellcheck disable=SC2086
 cdcd() {
-    $cdcd train --resume auto $shape --out "$out/cdcd-$direction" --embedding.dim 128 \
-        --embedding.init-scale 0.05 --objective.masking random --warp.bins log --warp.uniformity 0.6 \
-        --training.learning-rate 2e-3 \
-        --training.warmup-steps 500 --training.steps 9000 --training.decay-steps 4000 $training
+    $cdcd train --resume auto $shape --out "$out/cdcd-$direction" --embedding.dim 64 \
+        --embedding.init-scale 0.05 --objective.masking random --warp.bins log --warp.uniformity 0.8 \
+        --training.learning-rate 2e-3 --training.warmup-steps 500 --training.steps 5231 \
+        --training.decay-steps 1356 --sampling.solver settle --sampling.num-steps 80 \
+        --sampling.settle-lengths 4 --sampling.guidance-scale 1 --sampling.score-temperature 0.8 \
+        --sampling.warp-uniformity 0.8 $training
 }
 
 # shellcheck disable=SC2086
 test() {
     $cdcd evaluate "$out/cdcd-$direction" --baseline "$out/baseline-$direction" --batch-size 256 \
-        --solver settle --num-steps 72 --guidance-scale 1 --settle-lengths 4 --out "$out/test-$direction"
-    $cdcd evaluate "$out/cdcd-$direction" --counts 1,10 --batch-size 512 --processes 8 --num-steps 50 \
-        --score-temperature 0.8 --guidance-scale 2 --warp-uniformity 0.6 --out "$out/test-ode-$direction"
+        --processes 6 --out "$out/test-$direction"
+    $cdcd evaluate "$out/cdcd-$direction" --batch-size 512 --processes 6 --solver euler --num-steps 20 \
+        --out "$out/test-ode-$direction"
 }
 
 [ $# -gt 0 ] || set -- prepare baseline cdcd test

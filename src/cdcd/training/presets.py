@@ -140,6 +140,7 @@ def multi30k(model: str = "diffusion") -> RunConfig:
             num_heads=4,
             dropout=0.3,
             source_dropout=0.2,
+            relative_positions=True,
         ),
         # Most of what is to be learnt from few pairs is told from the source alone, at high noise.
         warp=WarpConfig(bins="log", uniformity=0.8),
