@@ -17,7 +17,7 @@ from cdcd.translator import ends_at
 
 SETTLE = {"solver": "settle", "num_steps": 6}
 DRAWN = SETTLE | {"settle_temperature": 1.0}
-SEVERAL = DRAWN | {"settle_lengths": 3}
+SEVERAL = SETTLE | {"settle_temperature": 0.8, "settle_lengths": 3}
 
 
 def settling_translator():
@@ -38,6 +38,20 @@ def test_the_end_is_where_padding_begins():
     assert PAD == 0
     for quantile, end in ((0.05, 0), (0.3, 2), (0.5, 2), (0.6, 2), (0.7, 4), (0.95, 5)):
         assert int(ends_at(logits, torch.tensor([quantile]).double())) == end
+
+
+def test_lengths_at_a_temperature():
+    """Their probabilities to the power 1/temperature, in a distribution that was worked out by hand."""
+    p = torch.tensor([[0.0, 0.1, 0.3, 0.7, 0.9]]).double()
+    logits = torch.stack([p, (1 - p) / 2, (1 - p) / 2], dim=-1).log()
+    likely = [0.1, 0.2, 0.4, 0.2, 0.1]  # of the ends 0, 1, … 4
+    for temperature in (0.5, 1.0, 2.0):
+        powers = [each ** (1 / temperature) for each in likely]
+        for end in range(5):
+            below, width = sum(powers[:end]) / sum(powers), powers[end] / sum(powers)
+            for share in (0.01, 0.99):
+                quantile = torch.tensor([below + share * width]).double()
+                assert int(ends_at(logits, quantile, temperature)) == end
 
 
 def test_nothing_at_all_still_has_an_end():
@@ -66,12 +80,14 @@ def test_several_lengths_and_the_surest_is_taken(monkeypatch):
 
     monkeypatch.setattr(module, "settle", keep)
     for part in range(4):
-        monkeypatch.setattr(module, "ends_at", lambda _, q, end=2 * part + 3: 0 * q[:, None] + end)
+        monkeypatch.setattr(
+            module, "ends_at", lambda _, q, __, end=2 * part + 3: 0 * q[:, None] + end
+        )
         targets(translator, given, **SETTLE)
     surest = torch.stack([each.log_probability for each in kept]).argmax(0)
     assert len(surest.unique()) > 1
     expected = torch.stack([each.tokens for each in kept])[surest, torch.arange(5)]
-    monkeypatch.setattr(module, "ends_at", lambda _, q: (8 * q + 2)[:, None])
+    monkeypatch.setattr(module, "ends_at", lambda _, q, __: (8 * q + 2)[:, None])
     assert torch.equal(targets(translator, given, **SETTLE, settle_lengths=4), expected)
 
 
@@ -82,9 +98,9 @@ def test_what_settling_starts_from(monkeypatch, settings):
     drawn = draw_for_samples([(0, i, 0) for i in range(3)], 12, translator.table)
     tries = settings.get("settle_lengths", 1)
 
-    def ask(logits, quantiles):
-        asked.append(quantiles)
-        return ends_at(logits, quantiles)
+    def ask(logits, quantiles, temperature):
+        asked.append((quantiles, temperature))
+        return ends_at(logits, quantiles, temperature)
 
     def start(given, tokens, is_noisy, x, t, *args, **kwargs):
         first = given(tokens, torch.ones_like(is_noisy))(x, t, None)
@@ -96,7 +112,8 @@ def test_what_settling_starts_from(monkeypatch, settings):
     targets(translator, given, **settings, initial_noise_scale=0.5)
     within = drawn.v if "settle_temperature" in settings else torch.full((3,), 0.5).double()
     expected = (torch.arange(tries) + within[:, None]).flatten() / tries
-    torch.testing.assert_close(asked[0], expected)
+    torch.testing.assert_close(asked[0][0], expected)
+    assert asked[0][1] == settings.get("settle_temperature", 1.0)
     x, t, state, first = started[0]
     assert set(t.tolist()) == {translator.config.process.t_max}
     noise = drawn.noise.repeat_interleave(tries, 0)
@@ -108,7 +125,7 @@ def test_no_end_inside_a_text(monkeypatch):
     """However likely it is there."""
     translator = settling_translator()
     translator.model.head.bias[EOS] += 1e3
-    monkeypatch.setattr(module, "ends_at", lambda _, q: 0 * q[:, None] + 5)
+    monkeypatch.setattr(module, "ends_at", lambda _, q, __: 0 * q[:, None] + 5)
     for row in targets(translator, texts(2), **SETTLE).tolist():
         assert row.index(EOS) == 5
 

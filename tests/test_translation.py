@@ -418,15 +418,19 @@ def test_every_position_of_the_target_sees_every_other():
         assert (gradient[1:] == 0).all()
 
 
+@pytest.mark.parametrize("which", range(SMALL.num_decoder_blocks))
 @torch.no_grad()
-def test_relative_positions_tell_the_order_of_the_target():
-    """Without learnt positions a network knows no order, unless it is told of relative positions."""
+def test_relative_positions_tell_each_block_the_order_of_the_target(which):
+    """Without learnt positions a block knows no order, unless it is told of relative positions."""
     order = torch.randperm(LENGTH, generator=generator_for(0, "order"))
     given = inputs()
     mixed = {name: v if name == "t" else v[:, order] for name, v in given.items()}
     for config in (SMALL, RELATIVE):
         model = diffusion_model(config)
         model.positions.zero_()
+        for place, block in enumerate(model.blocks):
+            if place != which:
+                block.attention.out.weight.zero_()
         network = model.bind(model.encode(sources()))
         difference = (network(**mixed) - network(**given)[:, order]).abs()
         if config.relative_positions:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from cdcd.data.tokenizer import EOS, PAD, Tokenizer
 from cdcd.diffusion.estimator import Estimator, Guided
@@ -266,7 +267,7 @@ class DiffusionTranslator(Translator):
         # Lengths lie in the middle of equal parts of their distribution, or anywhere in them.
         within = tried.v if settings.settle_temperature else torch.full_like(t, 0.5)
         part = torch.arange(tries, device=self.device).repeat(len(drawn.v))
-        end = ends_at(first.logits, (part + within) / tries)
+        end = ends_at(first.logits, (part + within) / tries, settings.settle_temperature or 1.0)
         places = torch.arange(tokens.shape[1], device=self.device)
         tokens = tokens.masked_fill(places == end, EOS)
         found = settle(
@@ -329,7 +330,9 @@ class DiffusionTranslator(Translator):
 
 
 def ends_at(
-    logits: Float[Tensor, "batch seq vocab"], quantiles: Float[Tensor, " batch"]
+    logits: Float[Tensor, "batch seq vocab"],
+    quantiles: Float[Tensor, " batch"],
+    temperature: float = 1.0,
 ) -> Int[Tensor, "batch 1"]:
     """Where a target ends, at a quantile of its length, which the probabilities of padding tell.
 
@@ -337,8 +340,12 @@ def ends_at(
     """
     p = torch.softmax(logits.to(quantiles.dtype), dim=-1)[..., PAD]
     # There is at least an end, and no text after padding.
-    is_text = p.cummax(1).values < quantiles[:, None]
-    return (is_text.sum(1, keepdim=True) - 1).clamp(min=0)
+    before = F.pad(p.cummax(1).values[:, 1:], (0, 1), value=1.0)
+    if temperature != 1.0:
+        likely = before.diff(dim=1, prepend=torch.zeros_like(before[:, :1])) ** (1 / temperature)
+        before = likely.cumsum(1) / likely.sum(1, keepdim=True)
+    is_before_end = before[:, :-1] < quantiles[:, None]
+    return is_before_end.sum(1, keepdim=True)
 
 
 class BeamTranslator(Translator):
