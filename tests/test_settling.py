@@ -27,6 +27,7 @@ class Oracle:
 
     def __init__(self, p: torch.Tensor) -> None:
         self.p, self.calls = p, 0
+        self.asked: list[torch.Tensor] = []
 
     def marginals(self, tokens: torch.Tensor, is_noisy: torch.Tensor) -> torch.Tensor:
         agrees = ((tokens[:, None] == TEXTS) | is_noisy[:, None]).all(-1)
@@ -36,6 +37,8 @@ class Oracle:
         return found / weights.sum(1)[:, None, None]
 
     def __call__(self, tokens: torch.Tensor, is_noisy: torch.Tensor):
+        self.asked.append(is_noisy)
+
         def estimator(x, t, state):
             assert state == (None if self.calls == 0 else self.calls)
             self.calls += 1
@@ -84,14 +87,19 @@ def test_one_token_a_round_follows_the_chain_rule(temperature, given):
     assert oracle.calls == count[0]
 
 
+@pytest.mark.parametrize("window", [0, 1, 2, LENGTH + 1])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_surest_token_is_settled_first(seed):
+def test_the_surest_token_is_settled_first(seed, window):
+    """Of all, or of the first ones that are left."""
     p = joint(seed)
-    found, *_ = settled(p, rows=1, num_steps=LENGTH)
-    oracle, tokens, is_noisy = Oracle(p), torch.zeros(1, LENGTH).long(), torch.ones(1, LENGTH) > 0
-    for _ in range(LENGTH):
-        marginals = oracle.marginals(tokens, is_noisy).masked_fill(~is_noisy[..., None], 0.0)
-        place, token = divmod(int(marginals.argmax()), VOCAB)
+    found, _, oracle = settled(p, rows=1, num_steps=LENGTH, settle_window=window)
+    tokens, is_noisy = torch.zeros(1, LENGTH).long(), torch.ones(1, LENGTH) > 0
+    for asked in oracle.asked:
+        assert torch.equal(asked, is_noisy)
+        marginals = oracle.marginals(tokens, is_noisy)
+        free = is_noisy[0].nonzero()[: window or LENGTH, 0]
+        place = max(free.tolist(), key=lambda i: marginals[0, i].max())
+        token = int(marginals[0, place].argmax())
         tokens[0, place], is_noisy[0, place] = token, False
     assert torch.equal(found.tokens, tokens)
 
@@ -113,6 +121,16 @@ def test_two_rounds_settle_half_each():
     tokens = torch.where(is_sure, first.argmax(-1), tokens)
     second = oracle.marginals(tokens, ~is_sure).argmax(-1)
     assert torch.equal(found.tokens, torch.where(is_sure, tokens, second))
+
+
+def test_a_round_settles_its_share_of_a_smaller_window():
+    """Two rounds of four tokens from left to right: the first two, then the others."""
+    found, (_, is_noisy, *_), oracle = settled(joint(), num_steps=2, settle_window=1)
+    assert oracle.calls == 2
+    tokens, is_first = torch.zeros(ROWS, LENGTH).long(), torch.arange(LENGTH) < 2
+    tokens = torch.where(is_first, oracle.marginals(tokens, is_noisy).argmax(-1), tokens)
+    second = oracle.marginals(tokens, is_noisy & ~is_first).argmax(-1)
+    assert torch.equal(found.tokens, torch.where(is_first, tokens, second))
 
 
 def test_no_more_rounds_than_tokens():

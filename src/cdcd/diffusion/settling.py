@@ -61,7 +61,10 @@ def settle(
         chosen, log_p = choose(log_p, config.settle_temperature, u)
         rounds_left = config.num_steps - index
         num = (is_noisy.sum(1, keepdim=True) + rounds_left - 1) // rounds_left
-        is_new = is_noisy & (_ranks(log_p.masked_fill(~is_noisy, -torch.inf)) < num)
+        is_free = is_noisy
+        if config.settle_window:
+            is_free = is_noisy & (is_noisy.cumsum(1) <= num.clamp(min=config.settle_window))
+        is_new = is_free & (_ranks(log_p.masked_fill(~is_free, -torch.inf)) < num)
         tokens = torch.where(is_new, chosen, tokens)
         total = total + log_p.masked_fill(~is_new, 0.0).sum(1)
         is_noisy = is_noisy & ~is_new
