@@ -70,34 +70,32 @@ def probability(p: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return ((tokens[:, None] == TEXTS).all(-1) * p).sum(1)
 
 
+@pytest.mark.parametrize("penalty", [1.0, 2.5])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("given", [None, 2])
-def test_one_token_a_round_follows_the_chain_rule(temperature, given):
+def test_one_token_a_round_follows_the_chain_rule(temperature, given, penalty):
     p = joint()
-    found, (tokens, is_noisy, *_), oracle = settled(
-        p, given=given, num_steps=LENGTH, settle_temperature=temperature
-    )
+    settings = {"settle_temperature": temperature, "settle_length_penalty": penalty}
+    found, (tokens, is_noisy, *_), oracle = settled(p, given=given, num_steps=LENGTH, **settings)
     assert torch.equal(found.tokens[~is_noisy], tokens[~is_noisy])
     whole = probability(p, found.tokens)
     if given is not None:
         of_given = torch.zeros(VOCAB).double().index_add(0, TEXTS[:, given], p)
         whole = whole / of_given[tokens[:, given]]
     count = is_noisy.sum(1)
-    torch.testing.assert_close((found.log_probability * count).exp(), whole)
+    torch.testing.assert_close((found.log_probability * count**penalty).exp(), whole)
     assert oracle.calls == count[0]
 
 
-@pytest.mark.parametrize("window", [0, 1, 2, LENGTH + 1])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_surest_token_is_settled_first(seed, window):
-    """Of all, or of the first ones that are left."""
+def test_the_surest_token_is_settled_first(seed):
     p = joint(seed)
-    found, _, oracle = settled(p, rows=1, num_steps=LENGTH, settle_window=window)
+    found, _, oracle = settled(p, rows=1, num_steps=LENGTH)
     tokens, is_noisy = torch.zeros(1, LENGTH).long(), torch.ones(1, LENGTH) > 0
     for asked in oracle.asked:
         assert torch.equal(asked, is_noisy)
         marginals = oracle.marginals(tokens, is_noisy)
-        free = is_noisy[0].nonzero()[: window or LENGTH, 0]
+        free = is_noisy[0].nonzero()[:, 0]
         place = max(free.tolist(), key=lambda i: marginals[0, i].max())
         token = int(marginals[0, place].argmax())
         tokens[0, place], is_noisy[0, place] = token, False
@@ -121,16 +119,6 @@ def test_two_rounds_settle_half_each():
     tokens = torch.where(is_sure, first.argmax(-1), tokens)
     second = oracle.marginals(tokens, ~is_sure).argmax(-1)
     assert torch.equal(found.tokens, torch.where(is_sure, tokens, second))
-
-
-def test_a_round_settles_its_share_of_a_smaller_window():
-    """Two rounds of four tokens from left to right: the first two, then the others."""
-    found, (_, is_noisy, *_), oracle = settled(joint(), num_steps=2, settle_window=1)
-    assert oracle.calls == 2
-    tokens, is_first = torch.zeros(ROWS, LENGTH).long(), torch.arange(LENGTH) < 2
-    tokens = torch.where(is_first, oracle.marginals(tokens, is_noisy).argmax(-1), tokens)
-    second = oracle.marginals(tokens, is_noisy & ~is_first).argmax(-1)
-    assert torch.equal(found.tokens, torch.where(is_first, tokens, second))
 
 
 def test_no_more_rounds_than_tokens():

@@ -55,10 +55,10 @@ class SamplingConfig:
     """Condition by the replacement method; only for models trained without masks."""
     settle_temperature: float = 0.0
     """`settle` draws tokens, and lengths of translations, at this temperature; 0: it takes the likeliest."""
-    settle_window: int = 0
-    """`settle` looks for its surest tokens among the first so many that are left: 1 is left to right; 0: all."""
     settle_lengths: int = 1
     """`settle` tries a translation at so many lengths and takes the one that it is surest of."""
+    settle_length_penalty: float = 1.0
+    """How sure it is of a translation: ln p divided by this power of its length; large ones favour long ones."""
 
     def __post_init__(self) -> None:
         for name in ("score_temperature", "softmax_temperature", "warp_temperature", "rho"):
@@ -78,8 +78,6 @@ class SamplingConfig:
             raise ValueError(
                 f"settle_temperature is {self.settle_temperature}, it must not be negative"
             )
-        if self.settle_window < 0:
-            raise ValueError(f"settle_window is {self.settle_window}, it must not be negative")
         for name in ("num_steps", "settle_lengths"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, it must be at least 1")
@@ -110,8 +108,8 @@ OF_STEPS = (
     "rho",
     "final_prediction",
     "settle_temperature",
-    "settle_window",
     "settle_lengths",
+    "settle_length_penalty",
 )
 """Settings that do not change what an estimator answers."""
 

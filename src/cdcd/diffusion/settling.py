@@ -30,7 +30,7 @@ class Settled:
 
     tokens: Int[Tensor, "batch seq"]
     log_probability: Float[Tensor, " batch"]
-    """The mean of ln p over the tokens that were settled, each when it was."""
+    """ln p of the tokens that were settled, each when it was, by a power of their number: 1 is the mean."""
 
 
 @torch.no_grad()
@@ -61,10 +61,7 @@ def settle(
         chosen, log_p = choose(log_p, config.settle_temperature, u)
         rounds_left = config.num_steps - index
         num = (is_noisy.sum(1, keepdim=True) + rounds_left - 1) // rounds_left
-        is_free = is_noisy
-        if config.settle_window:
-            is_free = is_noisy & (is_noisy.cumsum(1) <= num.clamp(min=config.settle_window))
-        is_new = is_free & (_ranks(log_p.masked_fill(~is_free, -torch.inf)) < num)
+        is_new = is_noisy & (_ranks(log_p.masked_fill(~is_noisy, -torch.inf)) < num)
         tokens = torch.where(is_new, chosen, tokens)
         total = total + log_p.masked_fill(~is_new, 0.0).sum(1)
         is_noisy = is_noisy & ~is_new
@@ -72,7 +69,7 @@ def settle(
             callback(StepInfo(index, config.num_steps, level, estimate))
         if not is_noisy.any():
             break
-    return Settled(tokens, total / count.clamp(min=1))
+    return Settled(tokens, total / count.clamp(min=1) ** config.settle_length_penalty)
 
 
 def choose(
