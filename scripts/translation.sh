@@ -11,8 +11,7 @@
 #   prepare    the data set: 29,000 pairs, vocabulary 8,192
 #   baseline   the autoregressive model
 #   cdcd       CDCD of the same size
-#   tune       settings of settling, on the validation set: lengths and their penalty for one translation,
-#              temperature for ten
+#   tune       settings of settling, on the validation set: lengths for one translation, temperature for ten
 #   test       one translation and ten, beside the baseline; one and ten by the ODE
 #   steps      fewer rounds
 #   distil     CDCD trained on the baseline's translations of the training set (Kim & Rush, 2016)
@@ -52,8 +51,7 @@ cdcd() {
 
 # shellcheck disable=SC2046,SC2086
 tune() {
-    $evaluate $(runs | head -n 1) --split valid --sweep settle_lengths=1,2,4 \
-        --sweep settle_length_penalty=1,2,3 --out "$out/tune-one"
+    $evaluate $(runs | head -n 1) --split valid --sweep settle_lengths=1,2,4 --out "$out/tune-one"
     $evaluate $(runs | head -n 1) --split valid --counts 1,10 --settle-lengths 1 \
         --sweep settle_temperature=0.3,0.5,0.7 --out "$out/tune-ten"
 }

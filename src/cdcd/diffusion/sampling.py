@@ -57,8 +57,6 @@ class SamplingConfig:
     """`settle` draws tokens, and lengths of translations, at this temperature; 0: it takes the likeliest."""
     settle_lengths: int = 1
     """`settle` tries a translation at so many lengths and takes the one that it is surest of."""
-    settle_length_penalty: float = 1.0
-    """How sure it is of a translation: ln p divided by this power of its length; large ones favour long ones."""
 
     def __post_init__(self) -> None:
         for name in ("score_temperature", "softmax_temperature", "warp_temperature", "rho"):
@@ -109,7 +107,6 @@ OF_STEPS = (
     "final_prediction",
     "settle_temperature",
     "settle_lengths",
-    "settle_length_penalty",
 )
 """Settings that do not change what an estimator answers."""
 

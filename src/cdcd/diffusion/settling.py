@@ -30,7 +30,7 @@ class Settled:
 
     tokens: Int[Tensor, "batch seq"]
     log_probability: Float[Tensor, " batch"]
-    """ln p of the tokens that were settled, each when it was, by a power of their number: 1 is the mean."""
+    """The mean of ln p over the tokens that were settled, each when it was."""
 
 
 @torch.no_grad()
@@ -69,7 +69,7 @@ def settle(
             callback(StepInfo(index, config.num_steps, level, estimate))
         if not is_noisy.any():
             break
-    return Settled(tokens, total / count.clamp(min=1) ** config.settle_length_penalty)
+    return Settled(tokens, total / count.clamp(min=1))
 
 
 def choose(

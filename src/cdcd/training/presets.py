@@ -161,7 +161,6 @@ def multi30k(model: str = "diffusion") -> RunConfig:
             solver="settle",
             num_steps=40,
             settle_lengths=4,
-            settle_length_penalty=3.0,
             score_temperature=0.8,
             warp_uniformity=0.8,
         ),
