@@ -226,8 +226,10 @@ def test_splits_depend_on_seed_and_group_alone():
 # Interruptions
 
 SLOWLY = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+# Tests that run in the background inherit that Ctrl-C is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from cdcd.data import encoding, prepare as preparing
 encoding.CHUNK, preparing.NOTE_EVERY = 300, 2000
 write = preparing._Preparation._write
