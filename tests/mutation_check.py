@@ -115,7 +115,7 @@ MUTANTS = [
     Mutant("predictions not fed back while settling", "diffusion/settling.py", "        state = estimate.state\n", "", "test_settling.py", "chain_rule"),
     Mutant("any token is settled", "diffusion/settling.py", "if not never:", "if never:", "test_settling.py", "never_settled"),
     Mutant("text after padding", "translator.py", "p.cummax(1).values[:, 1:]", "p[:, 1:]", "test_settled_models.py", "where_padding_begins"),
-    Mutant("lengths are drawn at no temperature", "translator.py", "** (1 / temperature)", "", "test_settled_models.py", "lengths_at_a_temperature"),
+    Mutant("lengths are drawn at no temperature", "translator.py", "likely.log() / temperature", "likely.log()", "test_settled_models.py", "lengths_at_a_temperature"),
     Mutant("relative positions that the encoder is not told of", "networks/seq2seq.py", "block(h, self.rotary, is_real)", "block(h, None, is_real)", "test_translation.py", "equal_naive"),
     Mutant("relative positions that the decoder is not told of", "networks/translation.py", "attended, self.rotary", "attended, None", "test_translation.py", "order_of_the_target"),
     Mutant("the least sure length is taken", "translator.py", "unflatten(0, (-1, tries)).argmax(1)", "unflatten(0, (-1, tries)).argmin(1)", "test_settled_models.py", "surest_is_taken"),

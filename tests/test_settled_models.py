@@ -52,6 +52,8 @@ def test_lengths_at_a_temperature():
             for share in (0.01, 0.99):
                 quantile = torch.tensor([below + share * width]).double()
                 assert int(ends_at(logits, quantile, temperature)) == end
+    for quantile in (0.01, 0.99):  # near none, the likeliest, though its power rounds to nothing
+        assert int(ends_at(logits.float(), torch.tensor([quantile]), 1e-3)) == 2
 
 
 def test_nothing_at_all_still_has_an_end():

@@ -336,14 +336,15 @@ def ends_at(
 ) -> Int[Tensor, "batch 1"]:
     """Where a target ends, at a quantile of its length, which the probabilities of padding tell.
 
-    The end is at or before place i if i + 1 is padding; it is at the last place at the latest.
+    The end is at or before place i if i + 1 is padding; it is at the last place at the latest. At a
+    temperature T the probabilities of the lengths are p^(1/T), brought to sum to one.
     """
     p = torch.softmax(logits.to(quantiles.dtype), dim=-1)[..., PAD]
     # There is at least an end, and no text after padding.
     before = F.pad(p.cummax(1).values[:, 1:], (0, 1), value=1.0)
     if temperature != 1.0:
-        likely = before.diff(dim=1, prepend=torch.zeros_like(before[:, :1])) ** (1 / temperature)
-        before = likely.cumsum(1) / likely.sum(1, keepdim=True)
+        likely = before.diff(dim=1, prepend=torch.zeros_like(before[:, :1]))
+        before = torch.softmax(likely.log() / temperature, dim=1).cumsum(1)
     is_before_end = before[:, :-1] < quantiles[:, None]
     return is_before_end.sum(1, keepdim=True)
 
