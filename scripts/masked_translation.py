@@ -68,8 +68,8 @@ IDEAS = {
 LENGTH, BATCH, AVERAGE = 36, 256, 0.998
 T_MAX = 300.0
 QUANTILES = (0.125, 0.375, 0.625, 0.875)
-TAGS = 259, 260
-"""Bytes that are in no text, before the sources of either direction."""
+TAGS = 257, 258
+"""The bytes FE and FF, which are in no text: they stand before the sources of either direction."""
 
 
 class Study:
