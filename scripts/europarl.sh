@@ -9,7 +9,8 @@
 set -eu
 data=$1 out=$2
 shift 2
-cdcd=${CDCD:-cdcd}
+# The stage cdcd is a function of that name.
+cdcd=${CDCD:-command cdcd}
 direction=${DIRECTION:-en-de}
 [ "$direction" = en-de ] && reverse=false || reverse=true
 shape="--preset wmt-base --data $out/data --data.length 80 --data.source-length 88

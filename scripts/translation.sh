@@ -19,7 +19,8 @@
 set -eu
 data=$1 out=$2
 shift 2
-cdcd=${CDCD:-cdcd}
+# The stage cdcd is a function of that name.
+cdcd=${CDCD:-command cdcd}
 seeds=${SEEDS:-0 1}
 lengths=${LENGTHS:-4} temperature=${TEMPERATURE:-0.5}
 evaluate="$cdcd evaluate --batch-size 500 --processes 8 ${EVALUATE_OPTIONS:-}"

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Int64, UInt64
 from torch import Tensor
 
 from cdcd.data.format import DESCRIPTION, PROGRESS, SIDES
 from cdcd.data.parallel import Pair
+from cdcd.data.pieces import Resegmented
 from cdcd.data.shards import Indices, InMemory, Sequences, TokenDataset
 from cdcd.data.tokenizer import EOS, PAD, Tokenizer, load_tokenizer, tokenizer_hash
 from cdcd.files import file_hash, read_json
@@ -47,6 +48,23 @@ class PairDataset:
 
     def rows(self, indices: Indices) -> Int[Tensor, "rows length"]:
         return torch.cat([self.sources.rows(indices), self.targets.rows(indices)], dim=1)
+
+    def resegmented(self, tokenizer: Tokenizer, alpha: float) -> "VariedPairs":
+        """The same pairs, with the words of sources split anew in every epoch."""
+        sources = Resegmented(self.sources, tokenizer, alpha)
+        return VariedPairs(sources, self.targets, num_dropped=self.num_dropped)
+
+
+class VariedPairs(PairDataset):
+    """Pairs whose sources are spelt anew in every epoch."""
+
+    sources: Resegmented
+
+    def varied(
+        self, indices: Int64[np.ndarray, " rows"], drawn: UInt64[np.ndarray, " rows"]
+    ) -> Int[Tensor, "rows length"]:
+        sources = self.sources.varied(indices, drawn)
+        return torch.cat([sources, self.targets.rows(indices)], dim=1)
 
 
 def pairs_in_memory(

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int, Int64, UInt, UInt64
 from torch import Tensor
 
 from cdcd.data.format import DESCRIPTION, FORMAT, PROGRESS, SplitSummary
-from cdcd.data.order import ROUNDS, keys_for, permuted
+from cdcd.data.order import ROUNDS, keys_for, mix, permuted
 from cdcd.data.tokenizer import PAD, Tokenizer, load_tokenizer, tokenizer_hash
 from cdcd.files import file_hash, read_json
 
@@ -32,6 +32,17 @@ class Sequences(Protocol):
     def __len__(self) -> int: ...
     def rows(self, indices: Indices) -> Int[Tensor, "rows length"]:
         """These sequences, as int64."""
+        ...
+
+
+@runtime_checkable
+class Varied(Sequences, Protocol):
+    """Sequences that look different in every epoch."""
+
+    def varied(
+        self, indices: Int64[np.ndarray, " rows"], drawn: UInt64[np.ndarray, " rows"]
+    ) -> Int[Tensor, "rows length"]:
+        """These sequences, each as its own 64 random bits say."""
         ...
 
 
@@ -75,7 +86,12 @@ class Shuffled:
             )
         share = self.batch_size // world_size
         first = step * self.batch_size + rank * share
-        return self.sequences.rows(self.order(np.arange(first, first + share)))
+        positions = np.arange(first, first + share)
+        indices = self.order(positions)
+        if isinstance(self.sequences, Varied):
+            key = keys_for(self.seed, "variation", count=1)
+            return self.sequences.varied(indices, mix(mix(positions.astype(np.uint64)) ^ key))
+        return self.sequences.rows(indices)
 
     def order(self, positions: Int64[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
         """The sequences at these positions of the endless series of epochs."""

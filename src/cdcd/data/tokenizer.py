@@ -274,6 +274,23 @@ class SentencePieceTokenizer:
             return bytes(int(self.piece(token)[1:-1], 16) for token in tokens)
         return self.processor.decode(list(tokens)).encode("utf-8")
 
+    @property
+    def is_unigram(self) -> bool:
+        """Whether words can be split in several ways, each of which has a probability."""
+        try:
+            self.processor.nbest_encode("", nbest_size=1)
+        except RuntimeError:
+            return False
+        return True
+
+    def ways_to_split(self, word: list[int], most: int) -> tuple[list[list[int]], list[float]]:
+        """The likeliest ways to spell the text of these tokens, and their ln p; these tokens come first."""
+        found: list[list[int]] = self.processor.nbest_encode(self.decode(word), nbest_size=most)
+        if word not in found:  # bytes, or a text that is spelt in another way
+            return [word], [0.0]
+        found.sort(key=lambda way: way != word)
+        return found, [sum(map(self.processor.get_score, way)) for way in found]
+
     def piece(self, token: int) -> str:
         return self.processor.id_to_piece(token)
 

@@ -39,6 +39,9 @@ class DataConfig:
     extra_padding: float = 0.0
     """Padding put at random places among the tokens of a target in training: up to so much for each token. It
     is dropped from translations."""
+    subword_sampling: float = 0.0
+    """Split the words of sources into pieces at random in training, each way with its probability to this power
+    (0.2 where pairs are few); 0: always the likeliest way."""
     reverse: bool = False
     """Translate the other way: from the targets of a prepared data set to its sources."""
     layout: Literal["documents", "stream"] = "stream"
@@ -54,10 +57,11 @@ class DataConfig:
         for name in ("length", "source_length"):
             if getattr(self, name) < 2:
                 raise ValueError(f"data.{name} is {getattr(self, name)}, it must be at least 2")
-        if not 0 <= self.extra_padding <= 1:
-            raise ValueError(
-                f"data.extra_padding is {self.extra_padding}, it must be between 0 and 1"
-            )
+        for name in ("extra_padding", "subword_sampling"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(
+                    f"data.{name} is {getattr(self, name)}, it must be between 0 and 1"
+                )
         if not re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", self.languages):
             raise ValueError(
                 f"data.languages is {self.languages!r}; give two tags of languages, such as en-de"
@@ -228,6 +232,7 @@ TRANSLATION_ONLY = (
     "data.source_length",
     "data.languages",
     "data.extra_padding",
+    "data.subword_sampling",
     "data.reverse",
 )
 

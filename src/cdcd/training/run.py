@@ -89,6 +89,15 @@ def load_corpus(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus
 
 def load_pairs(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus:
     """A translator's pairs: of a prepared data set, or drawn from the built-in task."""
+    corpus = _pairs(config, tokenizer)
+    alpha = config.data.subword_sampling
+    if not alpha:
+        return corpus
+    assert isinstance(corpus.train, PairDataset)
+    return replace(corpus, train=corpus.train.resegmented(corpus.tokenizer, alpha))
+
+
+def _pairs(config: RunConfig, tokenizer: Tokenizer | None) -> Corpus:
     data = config.data
     if data.source == BUILT_IN_PAIRS:
         return _built_in_pairs(config, tokenizer or numerals.tokenizer())
