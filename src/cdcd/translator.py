@@ -4,6 +4,7 @@ translator = cdcd.load_translator("runs/numerals")
 print(translator.translate(["Anna gets up at half past two."], num_samples=10))
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -11,11 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from cdcd.data.order import keys_for
+from cdcd.data.pieces import Resegmented
+from cdcd.data.shards import InMemory
 from cdcd.data.tokenizer import EOS, PAD, Tokenizer
 from cdcd.diffusion.estimator import Estimator, Guided
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo, sample, time_grid
@@ -42,7 +47,10 @@ from cdcd.training.config import RunConfig
 Done = Callable[[float], None]
 """Told how much is done, from 0 to 1."""
 DRAWN_AT = 0.5
-"""The temperature of settling where several samples are wanted: the likeliest tokens are always the same."""
+"""The temperature of settling where several samples are wanted of a source that is always split alike: the
+likeliest tokens are nearly always the same."""
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Multiples of it are spread evenly over the unit interval, modulo 1, however many there are."""
 Place = tuple[int, int, int]
 """The seed, the number of the sentence and that of the sample: what a sample's noise depends on."""
 
@@ -217,8 +225,12 @@ class DiffusionTranslator(Translator):
     def settings(self, changes: Mapping[str, Any], num_samples: int = 1) -> SamplingConfig:
         refuse_others(changes, SETTINGS - names_of(SamplingConfig), "diffusion")
         config = override(self.config.sampling, changes)
-        if config.solver == "settle" and num_samples > 1 and "settle_temperature" not in changes:
-            config = replace(config, settle_temperature=config.settle_temperature or DRAWN_AT)
+        if config.solver == "settle" and num_samples > 1:
+            # Samples differ in length, and in how their sources are split or in drawn tokens.
+            if "settle_lengths" not in changes:
+                config = replace(config, settle_lengths=1)
+            if not (self.config.data.subword_sampling or "settle_temperature" in changes):
+                config = replace(config, settle_temperature=config.settle_temperature or DRAWN_AT)
         check_sampling(config, self.config.objective)
         if config.replacement:
             raise ValueError("replacement is for given tokens; a translation has none")
@@ -238,11 +250,26 @@ class DiffusionTranslator(Translator):
             done((info.index + 1) / info.num_steps)
 
         if settings.solver == "settle":
-            return self._settle(source, drawn, settings, told)
+            source = self._split_anew(source, places)
+            return self._settle(source, places, drawn, settings, told)
         given = self.estimators(source, settings)
         estimator = given(*self._nothing_given(len(places)))
         times = time_grid(settings, self.config.process, self.warp.schedule(), self.dtype)
         return sample(estimator, self.table, drawn.noise, times, settings, callback=told).tokens
+
+    def _split_anew(
+        self, source: Int[Tensor, "sources source"], places: Sequence[Place]
+    ) -> Int[Tensor, "batch_or_sources source"]:
+        """A source for each place, with words split as in training but for the first sample of a text."""
+        alpha = self.config.data.subword_sampling
+        is_further = np.array([sample > 0 for _, _, sample in places])
+        if not (alpha and is_further.any()):
+            return source
+        rows = np.arange(len(places)) // (len(places) // len(source))
+        keys = np.concatenate([keys_for("pieces", *place, count=1) for place in places])
+        varied = Resegmented(InMemory(source.cpu()), self.tokenizer, alpha).varied(rows, keys)
+        found = torch.where(torch.from_numpy(is_further)[:, None], varied, source.cpu()[rows])
+        return found.to(self.device)
 
     def _nothing_given(self, rows: int) -> tuple[Tensor, Tensor]:
         """Tokens of which all are noisy."""
@@ -253,6 +280,7 @@ class DiffusionTranslator(Translator):
     def _settle(
         self,
         source: Int[Tensor, "sources source"],
+        places: Sequence[Place],
         drawn: SampleDraws,
         settings: SamplingConfig,
         told: Callable[[StepInfo], None],
@@ -264,16 +292,19 @@ class DiffusionTranslator(Translator):
         x, t = tried.start(self.config.process, settings)
         tokens, is_noisy = self._nothing_given(len(t))
         first = given(tokens, is_noisy)(x, t, None)
-        # Lengths lie in the middle of equal parts of their distribution, or anywhere in them.
-        within = tried.v if settings.settle_temperature else torch.full_like(t, 0.5)
+        # Lengths lie in equal parts of their distribution: anywhere, or in the middle, and further
+        # samples evenly around it.
+        spread = [(0.5 + GOLDEN * sample) % 1 for _, _, sample in places]
+        evenly = torch.tensor(spread, dtype=t.dtype, device=self.device).repeat_interleave(tries)
+        within = tried.v if settings.settle_temperature else evenly
         part = torch.arange(tries, device=self.device).repeat(len(drawn.v))
         end = ends_at(first.logits, (part + within) / tries, settings.settle_temperature or 1.0)
-        places = torch.arange(tokens.shape[1], device=self.device)
-        tokens = tokens.masked_fill(places == end, EOS)
+        position = torch.arange(tokens.shape[1], device=self.device)
+        tokens = tokens.masked_fill(position == end, EOS)
         found = settle(
             given,
             tokens,
-            is_noisy & (places < end),
+            is_noisy & (position < end),
             x,
             t,
             settings,

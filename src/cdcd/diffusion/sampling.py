@@ -54,9 +54,11 @@ class SamplingConfig:
     replacement: bool = False
     """Condition by the replacement method; only for models trained without masks."""
     settle_temperature: float = 0.0
-    """`settle` draws tokens, and lengths of translations, at this temperature; 0: it takes the likeliest."""
+    """`settle` draws tokens, and lengths of translations, at this temperature; 0: it takes the likeliest tokens,
+    and lengths in the middle of their distribution, or evenly from it for several samples."""
     settle_lengths: int = 1
-    """`settle` tries a translation at so many lengths and takes the one that it is surest of."""
+    """`settle` tries a translation at so many lengths and takes the one that it is surest of; 1 where several
+    samples are wanted and nothing is said, since they differ in length."""
 
     def __post_init__(self) -> None:
         for name in ("score_temperature", "softmax_temperature", "warp_temperature", "rho"):
