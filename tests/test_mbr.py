@@ -173,12 +173,30 @@ def test_choices_by_count_are_those_among_the_first():
     assert expected[0] == 0
 
 
+def test_bonuses_are_added_to_the_expected_utilities():
+    rng = random.Random(3)
+    for _ in range(20):
+        hypotheses = [" ".join(rng.choices("abcd", k=5)) for _ in range(12)]
+        hypotheses[7] = hypotheses[2]  # equal texts can have different bonuses
+        bonuses = [rng.uniform(-30, 30) for _ in hypotheses]
+        expected = []
+        for count in (1, 4, 12):
+            utilities = SPACED(hypotheses[:count]).mean(1) + bonuses[:count]
+            expected.append(int(np.argmax(utilities)))
+        assert mbr_by_count(hypotheses, [1, 4, 12], SPACED, bonuses) == expected
+        batch = mbr_batch([hypotheses] * 2, SPACED, bonuses=[bonuses, [0.0] * 12])
+        assert batch[:, 0].tolist() == [expected[-1], mbr(hypotheses, SPACED)]
+
+
 def test_processes_change_nothing():
     rng = random.Random(2)
     sentences = [[" ".join(rng.choices("abcd", k=6)) for _ in range(12)] for _ in range(9)]
-    alone = mbr_batch(sentences, SPACED, counts=[1, 5, 12])
-    assert (alone == mbr_batch(sentences, SPACED, counts=[1, 5, 12], processes=2)).all()
-    assert alone[:, 2:].tolist() == mbr_batch(sentences, SPACED).tolist()
+    bonuses = [[rng.uniform(0, 20) for _ in each] for each in sentences]
+    options = {"counts": [1, 5, 12], "bonuses": bonuses}
+    alone = mbr_batch(sentences, SPACED, **options)
+    assert (alone == mbr_batch(sentences, SPACED, **options, processes=2)).all()
+    assert (alone != mbr_batch(sentences, SPACED, counts=[1, 5, 12])).any()
+    assert alone[:, 2:].tolist() == mbr_batch(sentences, SPACED, bonuses=bonuses).tolist()
     assert alone[:, 2].tolist() == [mbr(hypotheses, SPACED) for hypotheses in sentences]
     assert mbr_batch([], SPACED).shape == (0, 1)
 

@@ -2,8 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from small_translators import perturbed
+from test_pieces import TEXTS as SPELT
+from test_pieces import pieces
 from test_translator import make_translator, overwritten, texts
 from tiny import train_tiny
 
@@ -11,9 +15,13 @@ import cdcd
 from cdcd import translator as module
 from cdcd.data.tokenizer import EOS, PAD
 from cdcd.diffusion.settling import settle
+from cdcd.evaluation.mbr import mbr
+from cdcd.evaluation.translation import utility_for
 from cdcd.generation import draw_for_samples
 from cdcd.networks.capture import Recorder
-from cdcd.translator import ends_at
+from cdcd.settings import override
+from cdcd.training.build import build_model
+from cdcd.translator import DiffusionTranslator, ends_at
 
 SETTLE = {"solver": "settle", "num_steps": 6}
 DRAWN = SETTLE | {"settle_temperature": 1.0}
@@ -28,7 +36,8 @@ def targets(translator, given, num_samples=1, **settings):
     """Token sequences of samples, one a row."""
     source = torch.tensor([translator.encode(text) for text in given])
     places = [(0, i, j) for i in range(len(given)) for j in range(num_samples)]
-    return translator.fill(source, places, translator.settings(settings), lambda _: None)
+    chosen = translator.settings(settings)
+    return translator.fill(source, places, chosen, lambda _: None).tokens
 
 
 def test_the_end_is_where_padding_begins():
@@ -142,6 +151,131 @@ def test_a_sample_depends_on_its_text_and_place_alone(settings):
         assert again == whole
     assert translator.samples(given, num_samples=3, seed=6, **settings) != whole
     assert translator.samples(given[::-1], num_samples=3, seed=5, **settings)[1] == whole[1]
+
+
+def spelling_translator(alpha=0.2):
+    """One that was trained with sources whose words were split at random."""
+    changes = {"objective.masking": "random", "data.length": 12, "data.source_length": 48}
+    translator = make_translator(**changes, **{"data.subword_sampling": alpha})
+    translator.tokenizer = pieces()
+    config = override(translator.config, {"sampling.solver": "settle", "sampling.num_steps": "6"})
+    model = perturbed(build_model(config, translator.tokenizer.vocab_size))
+    return DiffusionTranslator(
+        config, translator.tokenizer, model, translator.warp, dtype=torch.float64
+    )
+
+
+def read_sources(translator, monkeypatch):
+    """What the encoder is given from now on."""
+    seen, encode = [], translator.model.encode
+
+    def remember(source, *rest):
+        seen.append(source)
+        return encode(source, *rest)
+
+    monkeypatch.setattr(translator.model, "encode", remember)
+    return seen
+
+
+def test_further_samples_read_sources_that_are_split_anew(monkeypatch):
+    translator, given = spelling_translator(), SPELT[:3]
+    seen = read_sources(translator, monkeypatch)
+    whole = translator.samples(given, num_samples=4, seed=2)
+    rows = seen[0].unflatten(0, (3, 4)).tolist()
+    spelt = {tuple(translator.encode(text)): text for text in given}
+    for first, *further in rows:
+        text = spelt[tuple(first)]
+        assert [translator.tokenizer.decode(row) for row in further] == [text] * 3
+    assert sum(row != first for first, *further in rows for row in further) >= 6
+    # A sample depends on its text and place alone.
+    for size in (3, 5):
+        assert translator.samples(given, num_samples=4, seed=2, batch_size=size) == whole
+    assert [each[:2] for each in whole] == translator.samples(given, num_samples=2, seed=2)
+    seen.clear()
+    translator.samples(given, num_samples=4, seed=3)
+    assert seen[0].unflatten(0, (3, 4)).tolist() != rows
+
+
+def test_one_sample_reads_its_source_as_it_is(monkeypatch):
+    translator = spelling_translator()
+    seen = read_sources(translator, monkeypatch)
+    translator.samples(SPELT[:2], seed=2)
+    assert sorted(seen[0].tolist()) == sorted(map(translator.encode, SPELT[:2]))
+    plain = spelling_translator(alpha=0.0)
+    seen = read_sources(plain, monkeypatch)
+    plain.samples(SPELT[:2], num_samples=3, seed=2)
+    assert len(seen[0]) == 2  # a source is encoded once for all samples
+
+
+def test_samples_of_the_ode_read_sources_as_they_are(monkeypatch):
+    translator = spelling_translator()
+    seen = read_sources(translator, monkeypatch)
+    translator.samples(SPELT[:2], num_samples=3, solver="euler", num_steps=2)
+    assert sorted(seen[0].tolist()) == sorted(map(translator.encode, SPELT[:2]))
+
+
+def test_settings_of_several_samples():
+    translator = spelling_translator()
+    own = {"settle_lengths": 4}
+    assert translator.settings(own).settle_lengths == 4
+    several = translator.settings({}, 2)
+    assert (several.settle_temperature, several.settle_lengths) == (0.0, 1)
+    assert translator.settings(own, 2).settle_lengths == 4
+    assert translator.settings({"settle_temperature": 0.3}, 2).settle_temperature == 0.3
+
+
+def test_lengths_of_several_samples_are_spread_evenly(monkeypatch):
+    translator, asked = spelling_translator(), []
+
+    def ask(logits, quantiles, temperature):
+        asked.append((quantiles, temperature))
+        return ends_at(logits, quantiles, temperature)
+
+    monkeypatch.setattr(module, "ends_at", ask)
+    for count in (10, 100):
+        translator.samples(SPELT[:1], num_samples=count, batch_size=count)
+        quantiles, temperature = asked.pop()
+        assert temperature == 1.0
+        assert quantiles[0] == 0.5
+        gaps = torch.cat([torch.zeros(1), quantiles.sort().values, torch.ones(1)]).diff()
+        assert gaps.max() < 2 / count
+
+
+@pytest.mark.parametrize("settings", [SETTLE, SEVERAL])
+def test_sureness_is_that_of_the_sample_which_was_taken(monkeypatch, settings):
+    translator, given, kept = settling_translator(), texts(3), []
+
+    def keep(*args, **kwargs):
+        kept.append(settle(*args, **kwargs))
+        return kept[-1]
+
+    monkeypatch.setattr(module, "settle", keep)
+    found = translator.scored_samples(given, num_samples=2, **settings)
+    tries = settings.get("settle_lengths", 1)
+    surest = kept[0].log_probability.unflatten(0, (-1, tries)).max(1).values
+    flat = [value for each in found.sureness for value in each]
+    assert sorted(flat) == pytest.approx(sorted(surest.tolist()))
+    assert max(flat) < 0
+    assert found.texts == translator.samples(given, num_samples=2, **settings)
+
+
+def test_translate_chooses_by_likeness_and_sureness():
+    translator, given = settling_translator(), texts(4)
+    drawn = translator.scored_samples(given, num_samples=5, **DRAWN)
+    surest = [t[int(np.argmax(s))] for t, s in zip(drawn.texts, drawn.sureness, strict=True)]
+    asked = {"num_samples": 5, **DRAWN}
+    assert translator.translate(given, **asked, sureness=1e6) == surest
+    alike = [t[mbr(t, utility_for("bleu", "de"))] for t in drawn.texts]
+    assert translator.translate(given, **asked, sureness=0.0) == alike
+    assert alike != surest
+
+
+def test_what_is_not_settled_has_no_sureness():
+    translator = settling_translator()
+    sampled = translator.scored_samples(texts(2), num_samples=2, solver="euler", num_steps=2)
+    assert sampled.sureness == [[0.0, 0.0]] * 2
+    drawn = make_translator("autoregressive").scored_samples(texts(2), num_samples=2)
+    assert drawn.sureness == [[0.0, 0.0]] * 2
 
 
 def test_several_samples_are_drawn():

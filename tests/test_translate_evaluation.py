@@ -28,7 +28,7 @@ from cdcd.evaluation.translation_systems import System, draw_timed, jobs_of
 from cdcd.settings import override
 from cdcd.training import run as runs
 from cdcd.training.presets import preset
-from cdcd.translator import Translator
+from cdcd.translator import Filled, Translator
 
 COUNT = 30
 SMALL = {"data.num_documents": 300, "sampling.num_steps": 4}
@@ -71,9 +71,9 @@ def no_pictures(request, monkeypatch):
 class Scripted(Translator):
     """Translates by a script: `answer(number, sample, settings)`."""
 
-    def __init__(self, answer, config=CONFIG, tokenizer=None):
+    def __init__(self, answer, config=CONFIG, tokenizer=None, sure=lambda number, sample: 0.0):
         super().__init__(config, tokenizer or numerals.tokenizer(), torch.device("cpu"))
-        self.answer, self.calls = answer, []
+        self.answer, self.sure, self.calls = answer, sure, []
 
     def settings(self, changes, num_samples=1):
         if self.config.model == "diffusion":
@@ -87,7 +87,8 @@ class Scripted(Translator):
         for _, number, sample in places:
             tokens = [*self.tokenizer.encode(self.answer(number, sample, settings)), EOS]
             rows.append([*tokens, *[PAD] * (self.config.data.length - len(tokens))])
-        return torch.tensor(rows)
+        sureness = torch.tensor([self.sure(number, sample) for _, number, sample in places])
+        return Filled(torch.tensor(rows), sureness)
 
 
 def system(answer, name="cdcd", **config):
@@ -183,6 +184,22 @@ def test_decoding_finds_what_most_samples_say(tmp_path):
     assert row(by_characters, "cdcd").exact_by_count.num_right == COUNT
 
 
+def test_decoding_can_trust_what_the_model_is_sure_of(tmp_path):
+    def surest_wrong(number, sample):
+        return -0.1 if sample == number % 3 else -0.2
+
+    def found(**config):
+        one = system(majority_right)
+        one.translator.sure = surest_wrong
+        report = evaluated([one], tmp_path, counts=(3,), **config)
+        return row(report, "cdcd").exact_by_count.num_right
+
+    # The majority is some 67 points more alike than the other, which is surer by 0.1 nats.
+    assert found(sureness=0.0) == COUNT
+    assert found() == found(sureness=30.0) == COUNT
+    assert found(sureness=3000.0) == 0
+
+
 def by_steps(number, _, settings):
     """Better with more steps; from ten on only one sentence is worse."""
     wrong = {5: 12, 10: 1, 50: 0}[settings.num_steps]
@@ -274,11 +291,13 @@ def test_the_warm_up_changes_no_noise(count, samples):
     def answer(number, sample, _):
         return answers.setdefault((number, sample), REFERENCES[(5 * number + sample) % COUNT])
 
-    translator = Scripted(answer)
+    translator = Scripted(answer, sure=lambda number, sample: 10.0 * number + sample)
     drawn = draw_timed(translator, SOURCES[:count], num_samples=samples, seed=3, batch_size=8)
     places = [place for call in translator.calls for place in call]
     assert sorted(places) == [(3, i, j) for i in range(count) for j in range(samples)]
-    assert drawn.samples == [[answers[i, j] for j in range(samples)] for i in range(count)]
+    expected = [[answers[i, j] for j in range(samples)] for i in range(count)]
+    assert drawn.samples.texts == expected
+    assert drawn.samples.sureness == [[10 * i + j for j in range(samples)] for i in range(count)]
     assert drawn.is_warmed_up == (count // max(1, 8 // samples) > 1)
     assert all(len(call) <= 8 for call in translator.calls)
 

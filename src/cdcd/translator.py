@@ -7,7 +7,7 @@ print(translator.translate(["Anna gets up at half past two."], num_samples=10))
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,32 @@ DRAWN_AT = 0.5
 likeliest tokens are nearly always the same."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 """Multiples of it are spread evenly over the unit interval, modulo 1, however many there are."""
+SURENESS = 30.0
+"""Utility for each nat a token that a settled sample is surer than another, in points of BLEU or chrF."""
 Place = tuple[int, int, int]
 """The seed, the number of the sentence and that of the sample: what a sample's noise depends on."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Targets, and how sure the model is of each."""
+
+    tokens: Int[Tensor, "batch seq"]
+    sureness: Float[Tensor, " batch"] | None = None
+    """The mean of ln p over the tokens, where it is known."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Translations of some texts, several of each."""
+
+    texts: list[list[str]]
+    sureness: list[list[float]]
+    """The mean ln p of the tokens of each; 0 where it is not known."""
+
+    def bonuses(self, weight: float) -> list[list[float]]:
+        """What each is worth for its sureness, in points of a utility."""
+        return [[weight * each for each in row] for row in self.sureness]
 
 
 def names_of(settings: type) -> frozenset[str]:
@@ -92,7 +116,7 @@ class Translator(ABC):
         places: Sequence[Place],
         settings: Any,
         done: Done,
-    ) -> Int[Tensor, "batch seq"]:
+    ) -> Filled:
         """A target for each place; there can be several a source, which follow one another."""
 
     def translate(
@@ -101,17 +125,22 @@ class Translator(ABC):
         *,
         num_samples: int = 1,
         utility: str = "bleu",
+        sureness: float = SURENESS,
         seed: int = 0,
         batch_size: int = 64,
         callback: Done | None = None,
         **settings: Any,
     ) -> list[str]:
-        """Translate each text: with several samples, the one most like the others (`evaluation.mbr`)."""
+        """Translate each text: with several samples, the one most like the others (`evaluation.mbr`).
+
+        `sureness` weighs what the model says of its own settled samples; 0: only what they say of
+        each other counts.
+        """
         from cdcd.evaluation.mbr import mbr_batch
         from cdcd.evaluation.translation import utility_for
 
         chosen_by = utility_for(utility, self.languages[1]) if num_samples > 1 else None
-        samples = self.samples(
+        samples = self.scored_samples(
             texts,
             num_samples=num_samples,
             seed=seed,
@@ -120,11 +149,15 @@ class Translator(ABC):
             **settings,
         )
         if chosen_by is None:
-            return [each[0] for each in samples]
-        chosen = mbr_batch(samples, chosen_by)[:, 0]
-        return [each[int(choice)] for each, choice in zip(samples, chosen, strict=True)]
+            return [each[0] for each in samples.texts]
+        chosen = mbr_batch(samples.texts, chosen_by, bonuses=samples.bonuses(sureness))[:, 0]
+        return [each[int(choice)] for each, choice in zip(samples.texts, chosen, strict=True)]
 
-    def samples(
+    def samples(self, texts: Sequence[str], **options: Any) -> list[list[str]]:
+        """Several translations of each text; the options are those of `scored_samples`."""
+        return self.scored_samples(texts, **options).texts
+
+    def scored_samples(
         self,
         texts: Sequence[str],
         *,
@@ -133,7 +166,7 @@ class Translator(ABC):
         batch_size: int = 64,
         callback: Done | None = None,
         **settings: Any,
-    ) -> list[list[str]]:
+    ) -> Samples:
         """Several translations of each text; of an empty one, empty ones.
 
         Sample j of text i depends on (seed, i, j) alone. `batch_size` counts translations.
@@ -143,6 +176,7 @@ class Translator(ABC):
                 raise ValueError(f"{name} is {value}, it must be at least 1")
         chosen = self.settings(settings, num_samples)
         found = [[""] * num_samples for _ in texts]
+        sureness = [[0.0] * num_samples for _ in texts]
         sources = {i: self.encode(text) for i, text in enumerate(texts) if text.strip()}
         # Texts of like length are ready at the same time.
         by_length = sorted(sources, key=lambda i: sources[i].count(PAD), reverse=True)
@@ -153,18 +187,21 @@ class Translator(ABC):
                 if callback is not None:
                     callback((number + share) / len(batches))
 
-            targets = self.fill(
+            filled = self.fill(
                 torch.tensor([sources[i] for i in rows], device=self.device),
                 [(seed, i, j) for i in rows for j in columns],
                 chosen,
                 done,
             )
             done(1.0)
-            shown = iter(self.decode(target) for target in targets.tolist())
+            sure = (
+                [0.0] * len(filled.tokens) if filled.sureness is None else filled.sureness.tolist()
+            )
+            shown = zip(map(self.decode, filled.tokens.tolist()), sure, strict=True)
             for i in rows:
                 for j in columns:
-                    found[i][j] = next(shown)
-        return found
+                    found[i][j], sureness[i][j] = next(shown)
+        return Samples(found, sureness)
 
     def num_tokens(self, text: str) -> int:
         """Tokens of a text to translate, its end included."""
@@ -243,7 +280,7 @@ class DiffusionTranslator(Translator):
         places: Sequence[Place],
         settings: SamplingConfig,
         done: Done,
-    ) -> Int[Tensor, "batch seq"]:
+    ) -> Filled:
         drawn = draw_for_samples(places, self.config.data.length, self.table)
 
         def told(info: StepInfo) -> None:
@@ -255,7 +292,8 @@ class DiffusionTranslator(Translator):
         given = self.estimators(source, settings)
         estimator = given(*self._nothing_given(len(places)))
         times = time_grid(settings, self.config.process, self.warp.schedule(), self.dtype)
-        return sample(estimator, self.table, drawn.noise, times, settings, callback=told).tokens
+        found = sample(estimator, self.table, drawn.noise, times, settings, callback=told)
+        return Filled(found.tokens)
 
     def _split_anew(
         self, source: Int[Tensor, "sources source"], places: Sequence[Place]
@@ -284,7 +322,7 @@ class DiffusionTranslator(Translator):
         drawn: SampleDraws,
         settings: SamplingConfig,
         told: Callable[[StepInfo], None],
-    ) -> Int[Tensor, "batch seq"]:
+    ) -> Filled:
         """The length first, then one token after another; of several lengths the one that is surest."""
         tries = settings.settle_lengths
         tried = drawn.repeated(tries)
@@ -313,9 +351,10 @@ class DiffusionTranslator(Translator):
             state=first.state,
             callback=told,
         )
-        surest = found.log_probability.unflatten(0, (-1, tries)).argmax(1)
-        rows = torch.arange(len(surest), device=self.device)
-        return found.tokens.unflatten(0, (-1, tries))[rows, surest]
+        surest = found.log_probability.unflatten(0, (-1, tries)).max(1)
+        rows = torch.arange(len(places), device=self.device)
+        tokens = found.tokens.unflatten(0, (-1, tries))[rows, surest.indices]
+        return Filled(tokens, surest.values)
 
     def estimators(self, source: Int[Tensor, "sources source"], config: SamplingConfig) -> Given:
         """The network with its sources, behind guidance where it is set, recorded where this model
@@ -418,12 +457,14 @@ class BeamTranslator(Translator):
         places: Sequence[Place],
         settings: BeamConfig | DecodingConfig,
         done: Done,
-    ) -> Int[Tensor, "batch seq"]:
+    ) -> Filled:
         with self.precision():
             if isinstance(settings, BeamConfig):
-                return beam_search(self.model, source, settings).best()
-            u = [torch.rand(self.model.length, generator=generator_for(*p)) for p in places]
-            return decode_targets(self.model, source, torch.stack(u).to(self.device), settings)
+                return Filled(beam_search(self.model, source, settings).best())
+            u = torch.stack(
+                [torch.rand(self.model.length, generator=generator_for(*p)) for p in places]
+            )
+            return Filled(decode_targets(self.model, source, u.to(self.device), settings))
 
 
 def load_translator(

@@ -20,6 +20,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def translate_options(parser: argparse.ArgumentParser) -> None:
     from cdcd.evaluation.translation import UTILITIES
     from cdcd.networks.beam import BeamConfig
+    from cdcd.translator import SURENESS
 
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory of a translator")
     parser.add_argument(
@@ -40,6 +41,14 @@ def translate_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, metavar="INT", type=int, default=default, help=text)
     parser.add_argument(
         "--utility", choices=UTILITIES, default="bleu", help="by which samples are alike"
+    )
+    parser.add_argument(
+        "--sureness",
+        metavar="FLOAT",
+        type=float,
+        default=SURENESS,
+        help="what settled samples are worth for each nat a token that the model is surer of them "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--long",
@@ -82,6 +91,7 @@ def translate(options: Any) -> None:
             texts.pieces,
             num_samples=options.num_samples,
             utility=options.utility,
+            sureness=options.sureness,
             seed=options.seed,
             batch_size=options.batch_size,
             callback=progress,

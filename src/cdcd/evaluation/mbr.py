@@ -8,6 +8,9 @@ which estimates the translation of highest expected utility under the model. The
 of one hypothesis with another as its pseudo-reference. Hypotheses are compared with each other and
 never with the reference translation: no function in this module can be given one.
 
+Where a model says how sure it was of each hypothesis, that counts as well: `bonuses` are added to the
+expected utilities.
+
 A hypothesis is compared with itself too. That adds the same to all that are not empty, so it changes
 no choice among them, and n equal hypotheses are the same as one that weighs n.
 """
@@ -99,7 +102,10 @@ def _first_best(utilities: Float[np.ndarray, " hypotheses"]) -> int:
 
 
 def mbr_by_count(
-    hypotheses: Sequence[str], counts: Sequence[int], utility: Utility = pairwise_bleu
+    hypotheses: Sequence[str],
+    counts: Sequence[int],
+    utility: Utility = pairwise_bleu,
+    bonuses: Sequence[float] | None = None,
 ) -> list[int]:
     """For each n of `counts`, the choice among the first n hypotheses; utilities are found once."""
     if not counts or not 1 <= min(counts) <= max(counts) <= len(hypotheses):
@@ -108,10 +114,11 @@ def mbr_by_count(
         )
     distinct, places = _distinct(hypotheses[: max(counts)])
     found = utility(distinct)
+    added = np.zeros(len(hypotheses)) if bonuses is None else np.asarray(bonuses, np.float64)
     choices = []
     for count in counts:
         weights = np.bincount(places[:count], minlength=len(distinct)) / count
-        choices.append(_first_best((found @ weights)[places[:count]]))
+        choices.append(_first_best((found @ weights)[places[:count]] + added[:count]))
     return choices
 
 
@@ -120,6 +127,7 @@ def mbr_batch(
     utility: Utility = pairwise_bleu,
     *,
     counts: Sequence[int] | None = None,
+    bonuses: Sequence[Sequence[float]] | None = None,
     processes: int = 1,
 ) -> Int[np.ndarray, "sentences counts"]:
     """`mbr_by_count` for the hypotheses of each sentence; without `counts`, one choice among all.
@@ -130,18 +138,23 @@ def mbr_batch(
     if processes < 1:
         raise ValueError(f"processes is {processes}; choose 1 or more")
     choose = partial(_choices, counts=counts, utility=utility)
+    added: Sequence[Sequence[float] | None] = bonuses or [None] * len(sentences)
     if processes == 1 or len(sentences) < 2:
-        chosen = [choose(hypotheses) for hypotheses in sentences]
+        chosen = list(map(choose, sentences, added))
     else:
         context = multiprocessing.get_context("spawn")
         at_a_time = max(1, len(sentences) // (8 * processes))
         with ProcessPoolExecutor(processes, context) as pool:
-            chosen = list(pool.map(choose, sentences, chunksize=at_a_time))
+            chosen = list(pool.map(choose, sentences, added, chunksize=at_a_time))
     width = 1 if counts is None else len(counts)
     return np.array(chosen, np.int64).reshape(len(sentences), width)
 
 
 def _choices(
-    hypotheses: Sequence[str], *, counts: Sequence[int] | None, utility: Utility
+    hypotheses: Sequence[str],
+    bonuses: Sequence[float] | None,
+    *,
+    counts: Sequence[int] | None,
+    utility: Utility,
 ) -> list[int]:
-    return mbr_by_count(hypotheses, counts or [len(hypotheses)], utility)
+    return mbr_by_count(hypotheses, counts or [len(hypotheses)], utility, bonuses)

@@ -60,7 +60,7 @@ from cdcd.evaluation.translation_systems import (
 )
 from cdcd.evaluation.translation_texts import write_examples, write_hypotheses
 from cdcd.evaluation.words import LanguageProfiles
-from cdcd.translator import Done
+from cdcd.translator import SURENESS, Done, Samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +75,9 @@ class TranslationConfig:
     """Numbers of samples for each sentence that minimum Bayes-risk decoding chooses from."""
     utility: Literal["bleu", "chrf"] = "bleu"
     """What minimum Bayes-risk decoding compares samples by."""
+    sureness: float = SURENESS
+    """Points of the utility for each nat a token that a settled sample is surer than another; 0: only how
+    alike they are counts."""
     processes: int = 1
     """Processes that compare samples."""
     seed: int = 0
@@ -219,6 +222,7 @@ class TranslationEvaluation:
             "settings": {"of": type(job.settings).__name__} | asdict(job.settings),
             "counts": self.counts if job.num_samples > 1 else [1],
             "utility": config.utility if job.num_samples > 1 else None,
+            "sureness": config.sureness if job.num_samples > 1 else None,
             "seed": config.seed,
             "num_resamples": config.num_resamples,
             "batch_size": config.batch_size,
@@ -244,7 +248,7 @@ class TranslationEvaluation:
             settings=job.changes,
             done=done,
         )
-        first = [each[0] for each in drawn.samples]
+        first = [each[0] for each in drawn.samples.texts]
         row = replace(
             self._scored(job.label, first),
             settings=job.shown,
@@ -263,20 +267,24 @@ class TranslationEvaluation:
         scores = score(texts, self.corpus, profiles=self.profiles, num_resamples=resamples)
         return TranslationRow(system, {}, scores, exact=self._exact(texts))
 
-    def _decoded(
-        self, row: TranslationRow, first: list[str], samples: Sequence[Sequence[str]]
-    ) -> FinishedRow:
+    def _decoded(self, row: TranslationRow, first: list[str], samples: Samples) -> FinishedRow:
         """With minimum Bayes-risk decoding."""
         utility = utility_for(self.config.utility, self.corpus.target_language)
-        choices = mbr_batch(samples, utility, counts=self.counts, processes=self.config.processes)
+        choices = mbr_batch(
+            samples.texts,
+            utility,
+            counts=self.counts,
+            bonuses=samples.bonuses(self.config.sureness),
+            processes=self.config.processes,
+        )
         curve = mbr_curve(
-            samples,
+            samples.texts,
             self.corpus,
             counts=self.counts,
             choices=choices,
             num_resamples=self.config.num_resamples,
         )
-        decoded = chosen_samples(samples, choices[:, -1])
+        decoded = chosen_samples(samples.texts, choices[:, -1])
         row = replace(row, by_count=curve, exact_by_count=self._exact(decoded))
         return FinishedRow(row, first, decoded)
 

@@ -15,7 +15,7 @@ from cdcd.networks.beam import BeamConfig
 from cdcd.networks.decoding import DecodingConfig
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.config import RunConfig
-from cdcd.translator import Done, Translator, load_translator
+from cdcd.translator import Done, Samples, Translator, load_translator
 
 Setting = dict[str, Any]
 KINDS = {"diffusion": "cdcd", "autoregressive": "autoregressive"}
@@ -152,7 +152,7 @@ def _job(system: System, base: Setting, changes: Setting, num_samples: int) -> J
 class Drawn:
     """Translations of some texts."""
 
-    samples: list[list[str]]
+    samples: Samples
     per_second: float | None
     """Translations made each second."""
     is_warmed_up: bool
@@ -188,12 +188,14 @@ def draw_timed(
     parts = [[part if fits(part) else "" for part in each] for each in sentences]
     flat = [part for each in parts for part in each]
     untimed, timed = _warm_up([i for i, t in enumerate(flat) if t.strip()], num_samples, batch_size)
-    found, seconds = [[""] * num_samples for _ in flat], 0.0
+    found = [[""] * num_samples for _ in flat]
+    sure = [[0.0] * num_samples for _ in flat]
+    seconds = 0.0
     for chosen, before in ((untimed, 0), (timed, len(untimed))):
         if not chosen:
             continue
         started = time.perf_counter()
-        drawn = translator.samples(
+        drawn = translator.scored_samples(
             # Texts keep their numbers, and with them their noise; empty ones take no time.
             _only(flat, chosen),
             num_samples=num_samples,
@@ -204,9 +206,12 @@ def draw_timed(
         )
         seconds = time.perf_counter() - started
         for i in chosen:
-            found[i] = drawn[i]
-    whole = iter(found)
-    samples = [_joined([next(whole) for _ in each], num_samples) for each in parts]
+            found[i], sure[i] = drawn.texts[i], drawn.sureness[i]
+    whole, by_piece = iter(found), iter(sure)
+    samples = Samples(
+        [_joined([next(whole) for _ in each], num_samples) for each in parts],
+        [_mean([next(by_piece) for _ in each], num_samples) for each in parts],
+    )
     speed = len(timed) * num_samples / seconds if timed else None
     return Drawn(samples, speed, bool(untimed), num_too_long, num_unread)
 
@@ -233,3 +238,7 @@ def _scaled(done: Done | None, before: int, count: int, total: int) -> Done | No
 
 def _joined(pieces: Sequence[Sequence[str]], num_samples: int) -> list[str]:
     return [" ".join(piece[j] for piece in pieces if piece[j]) for j in range(num_samples)]
+
+
+def _mean(pieces: Sequence[Sequence[float]], num_samples: int) -> list[float]:
+    return [sum(piece[j] for piece in pieces) / max(len(pieces), 1) for j in range(num_samples)]
