@@ -6,14 +6,15 @@
 # DATA holds the published files train, val and test_2016_flickr as *.en.txt.xz and *.de.txt.xz. Without
 # stages all are done in turn. Those that are done are not done again; a training that was stopped goes
 # on. Settings are chosen on the validation set (tune), the test set is used once, with those settings
-# (LENGTHS, TEMPERATURE). SEEDS are the seeds of CDCD. Several trainings can go on at the same time.
+# (LENGTHS, SURENESS). SEEDS are the seeds of CDCD. Several trainings can go on at the same time.
 #
 #   prepare    the data set: 29,000 pairs, vocabulary 8,192
 #   baseline   the autoregressive model
 #   cdcd       CDCD of the same size
-#   tune       settings of settling, on the validation set: lengths for one translation, temperature for ten
+#   tune       settings of settling, on the validation set: lengths for one translation, how much the
+#              model's sureness counts for ten; a hundred at a temperature
 #   test       one translation and ten, beside the baseline; one and ten by the ODE
-#   steps      fewer rounds
+#   steps      fewer rounds, and fewer steps of the ODE
 #   distil     CDCD trained on the baseline's translations of the training set (Kim & Rush, 2016)
 #   distilled  its test
 set -eu
@@ -21,8 +22,9 @@ data=$1 out=$2
 shift 2
 # The stage cdcd is a function of that name.
 cdcd=${CDCD:-command cdcd}
-seeds=${SEEDS:-0 1}
-lengths=${LENGTHS:-4} temperature=${TEMPERATURE:-0.5}
+seeds=${SEEDS:-0 1 2}
+lengths=${LENGTHS:-4} sureness=${SURENESS:-45}
+ode="--solver euler --score-temperature 0.8 --warp-uniformity 0.8"
 evaluate="$cdcd evaluate --batch-size 500 --processes 8 ${EVALUATE_OPTIONS:-}"
 
 runs() {
@@ -53,23 +55,27 @@ cdcd() {
 # shellcheck disable=SC2046,SC2086
 tune() {
     $evaluate $(runs | head -n 1) --split valid --sweep settle_lengths=1,2,4 --out "$out/tune-one"
-    $evaluate $(runs | head -n 1) --split valid --counts 1,10 --settle-lengths 1 \
-        --sweep settle_temperature=0.3,0.5,0.7 --out "$out/tune-ten"
+    for weight in 0 45; do
+        $evaluate $(runs | head -n 1) --split valid --counts 1,10 --sureness $weight \
+            --out "$out/tune-ten-$weight"
+    done
+    $evaluate $(runs | head -n 1) --split valid --counts 1,10,100 --settle-temperature 0.5 \
+        --sureness 0 --out "$out/tune-hundred"
 }
 
 # shellcheck disable=SC2046,SC2086
 test() {
     $evaluate $(runs) --baseline "$out/baseline" --settle-lengths $lengths --out "$out/test-one"
-    $evaluate $(runs) --counts 1,10 --settle-lengths 1 --settle-temperature $temperature \
+    $evaluate $(runs) --baseline "$out/baseline" --counts 1,10 --sureness $sureness \
         --out "$out/test-ten"
-    $evaluate $(runs) --counts 1,10 --solver euler --num-steps 20 --score-temperature 0.8 \
-        --warp-uniformity 0.8 --out "$out/test-ode"
+    $evaluate $(runs) --counts 1,10 $ode --num-steps 20 --out "$out/test-ode"
 }
 
 # shellcheck disable=SC2046,SC2086
 steps() {
     $evaluate $(runs | head -n 1) --sweep num_steps=2,5,10,20,40 --settle-lengths 1 \
         --out "$out/steps"
+    $evaluate $(runs | head -n 1) --sweep num_steps=5,10,20,50,200 $ode --out "$out/steps-ode"
 }
 
 # shellcheck disable=SC2086
@@ -88,10 +94,8 @@ distil() {
 # shellcheck disable=SC2086
 distilled() {
     $evaluate "$out/cdcd-distilled" --settle-lengths $lengths --out "$out/distilled-one"
-    $evaluate "$out/cdcd-distilled" --counts 1,10 --settle-lengths 1 \
-        --settle-temperature $temperature --out "$out/distilled-ten"
-    $evaluate "$out/cdcd-distilled" --counts 1,10 --solver euler --num-steps 20 --score-temperature 0.8 \
-        --warp-uniformity 0.8 --out "$out/distilled-ode"
+    $evaluate "$out/cdcd-distilled" --counts 1,10 --sureness $sureness --out "$out/distilled-ten"
+    $evaluate "$out/cdcd-distilled" --counts 1,10 $ode --num-steps 20 --out "$out/distilled-ode"
 }
 
 [ $# -gt 0 ] || set -- prepare baseline cdcd tune test steps distil distilled

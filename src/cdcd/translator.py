@@ -51,7 +51,7 @@ DRAWN_AT = 0.5
 likeliest tokens are nearly always the same."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 """Multiples of it are spread evenly over the unit interval, modulo 1, however many there are."""
-SURENESS = 30.0
+SURENESS = 45.0
 """Utility for each nat a token that a settled sample is surer than another, in points of BLEU or chrF."""
 Place = tuple[int, int, int]
 """The seed, the number of the sentence and that of the sample: what a sample's noise depends on."""
