@@ -11,7 +11,7 @@ from tiny import cdcd_main, cdcd_process, contents, tiny_options, train_tiny
 import cdcd
 from cdcd.data.numerals import sample_pairs
 from cdcd.training.checkpoint import RunDirectory
-from cdcd.translator import SETTINGS, Translator
+from cdcd.translator import SETTINGS, Samples, Translator
 
 TRANSLATION = {"task": "translation"}
 BASELINE = TRANSLATION | {"model": "autoregressive"}
@@ -146,9 +146,10 @@ def test_lines_are_one_for_one(place, capfd, monkeypatch, content, expected):
     if content.strip():
 
         def samples(_, texts, **__):
-            return [[text.upper() if text.strip() else ""] for text in texts]
+            shown = [[text.upper() if text.strip() else ""] for text in texts]
+            return Samples(shown, [[0.0]] * len(shown))
 
-        monkeypatch.setattr(Translator, "samples", samples)
+        monkeypatch.setattr(Translator, "scored_samples", samples)
     assert translated(place, capfd, content.encode())[0] == expected
 
 
@@ -291,7 +292,9 @@ def test_without_sacrebleu(place, capfd, monkeypatch):
 
     word_splitter.cache_clear()
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
-    monkeypatch.setattr(Translator, "samples", lambda *_, **__: pytest.fail("it was sampled"))
+    monkeypatch.setattr(
+        Translator, "scored_samples", lambda *_, **__: pytest.fail("it was sampled")
+    )
     arguments = ("translate", "{place}/run", "--source", "{place}/lines.txt", "--num-samples", 2)
     message = r"tokenisation intl needs sacrebleu: pip install 'cdcd\[translate\]'"
     assert_refused(place, capfd, message, *arguments)
@@ -304,7 +307,7 @@ def test_the_options_are_the_fields_of_all_settings(capsys):
     assert cdcd_main("translate", "--help") == 0
     shown = set(re.findall(r"^  --([a-z-]+)", capsys.readouterr().out, flags=re.MULTILINE))
     own = {"source", "out", "num-samples", "seed", "batch-size", "utility", "long", "checkpoint"}
-    own |= {"device", "dtype", "compile", "json"}
+    own |= {"device", "dtype", "compile", "json", "sureness"}
     assert shown - own == {name.replace("_", "-") for name in SETTINGS}
 
 

@@ -38,7 +38,7 @@ from cdcd.training.optimiser import learning_rate_at
 from cdcd.training.presets import preset
 from cdcd.training.translation import seed_dropout
 from cdcd.training.watching import Stopped
-from cdcd.translator import BeamTranslator, DiffusionTranslator
+from cdcd.translator import BeamTranslator, DiffusionTranslator, Samples
 
 MODELS = ("diffusion", "autoregressive")
 TRANSLATION = {"task": "translation"}
@@ -414,7 +414,8 @@ def test_recorded_calls_give_the_same(settings, solver):
 def test_the_most_like_the_others_is_chosen(monkeypatch):
     translator = make_translator()
     drawn = [["der Hund schläft", "die Katze schläft", "die Katze schläft", "x"], [""] * 4]
-    monkeypatch.setattr(type(translator), "samples", lambda *_, **__: drawn)
+    scored = Samples(drawn, [[0.0] * 4] * 2)
+    monkeypatch.setattr(type(translator), "scored_samples", lambda *_, **__: scored)
     for utility in ("bleu", "chrf"):
         found = translator.translate(["a", ""], num_samples=4, utility=utility)
         assert found == ["die Katze schläft", ""]
