@@ -16,6 +16,7 @@ from cdcd import translator as module
 from cdcd.data.tokenizer import EOS, PAD
 from cdcd.diffusion.settling import settle
 from cdcd.evaluation.mbr import mbr
+from cdcd.evaluation.translate import TranslationConfig
 from cdcd.evaluation.translation import utility_for
 from cdcd.generation import draw_for_samples
 from cdcd.networks.capture import Recorder
@@ -268,6 +269,14 @@ def test_translate_chooses_by_likeness_and_sureness():
     alike = [t[mbr(t, utility_for("bleu", "de"))] for t in drawn.texts]
     assert translator.translate(given, **asked, sureness=0.0) == alike
     assert alike != surest
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_weights_of_sureness_that_are_refused(weight):
+    with pytest.raises(ValueError, match=r"sureness is .* from 0 on"):
+        settling_translator().translate(texts(1), num_samples=2, sureness=weight)
+    with pytest.raises(ValueError, match=r"sureness is .* from 0 on"):
+        TranslationConfig(sureness=weight)
 
 
 def test_what_is_not_settled_has_no_sureness():

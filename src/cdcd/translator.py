@@ -79,6 +79,12 @@ class Samples:
         return [[weight * each for each in row] for row in self.sureness]
 
 
+def check_sureness(weight: float) -> None:
+    """Refuse a weight of sureness that could choose nothing, before anything is sampled."""
+    if not (math.isfinite(weight) and weight >= 0):
+        raise ValueError(f"sureness is {weight}, it must be a number from 0 on")
+
+
 def names_of(settings: type) -> frozenset[str]:
     """The settings of a dataclass."""
     return frozenset(field.name for field in fields(settings))
@@ -139,6 +145,7 @@ class Translator(ABC):
         from cdcd.evaluation.mbr import mbr_batch
         from cdcd.evaluation.translation import utility_for
 
+        check_sureness(sureness)
         chosen_by = utility_for(utility, self.languages[1]) if num_samples > 1 else None
         samples = self.scored_samples(
             texts,

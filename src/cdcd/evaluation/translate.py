@@ -60,7 +60,7 @@ from cdcd.evaluation.translation_systems import (
 )
 from cdcd.evaluation.translation_texts import write_examples, write_hypotheses
 from cdcd.evaluation.words import LanguageProfiles
-from cdcd.translator import SURENESS, Done, Samples
+from cdcd.translator import SURENESS, Done, Samples, check_sureness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +99,7 @@ class TranslationConfig:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is {value}, it must be at least {least}")
+        check_sureness(self.sureness)
         if not self.counts or min(self.counts) < 1:
             raise ValueError(f"counts are {list(self.counts)}; give numbers of samples from 1 on")
 

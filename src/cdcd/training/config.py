@@ -40,8 +40,8 @@ class DataConfig:
     """Padding put at random places among the tokens of a target in training: up to so much for each token. It
     is dropped from translations."""
     subword_sampling: float = 0.0
-    """Split the words of sources into pieces at random in training, each way with its probability to this power
-    (0.2 where pairs are few); 0: always the likeliest way."""
+    """Split the words of sources into pieces at random in training, and for every settled sample but the first,
+    each way with its probability to this power (0.2 where pairs are few); 0: always the likeliest way."""
     reverse: bool = False
     """Translate the other way: from the targets of a prepared data set to its sources."""
     layout: Literal["documents", "stream"] = "stream"
