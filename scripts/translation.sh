@@ -17,6 +17,9 @@
 #   steps      fewer rounds, and fewer steps of the ODE
 #   distil     CDCD trained on the baseline's translations of the training set (Kim & Rush, 2016)
 #   distilled  its test
+#   ideas      extra padding and the lag of self-conditioning against neither, each alone for 1,500
+#              steps of 128 pairs, on the validation set (IDEAS names some); within hours on a CPU.
+#              Only if asked for
 set -eu
 data=$1 out=$2
 shift 2
@@ -96,6 +99,25 @@ distilled() {
     $evaluate "$out/cdcd-distilled" --settle-lengths $lengths --out "$out/distilled-one"
     $evaluate "$out/cdcd-distilled" --counts 1,10 --sureness $sureness --out "$out/distilled-ten"
     $evaluate "$out/cdcd-distilled" --counts 1,10 $ode --num-steps 20 --out "$out/distilled-ode"
+}
+
+# shellcheck disable=SC2086
+ideas() {
+    for name in ${IDEAS:-none-0 lag-0 padding-0 none-1 lag-1 padding-1}; do
+        case $name in
+        none-*) options= ;;
+        lag-*) options="--objective.self-conditioning-lag 0.1" ;;
+        padding-*) options="--data.extra-padding 0.3" ;;
+        *) echo "no idea is called $name" >&2 && exit 2 ;;
+        esac
+        $cdcd train --resume auto --preset multi30k --data "$out/data" --out "$out/idea-$name" \
+            --training.seed "${name##*-}" --training.steps 1500 --training.batch-size 128 \
+            --training.warmup-steps 100 --training.decay-steps 700 --training.average-decay 0.99 \
+            --training.validate-every 500 --training.dtype bfloat16 $options ${CDCD_OPTIONS:-}
+        $evaluate "$out/idea-$name" --split valid $ode --sweep num_steps=10,50 \
+            --out "$out/idea-$name-ode"
+        $evaluate "$out/idea-$name" --split valid --out "$out/idea-$name-settled"
+    done
 }
 
 [ $# -gt 0 ] || set -- prepare baseline cdcd tune test steps distil distilled

@@ -64,7 +64,7 @@ MUTANTS = [
     Mutant("parts compiled for other partners", "training/tasks.py", "range(first_row % 4, first_row + 1, 4)", "range(first_row + 1)", "test_draws.py", "same_room"),
     Mutant("selected rows learn too little", "diffusion/selection.py", "unflatten(0, (-1, ctx.length)).sum(1)", "unflatten(0, (-1, ctx.length)).mean(1)", "test_selection.py", "gradients"),
     Mutant("gradient of the target left out", "diffusion/cross_entropy.py", "(columns == targets[:, None])", "(columns != columns)", "test_cross_entropy.py", "values_and_gradients"),
-    Mutant("probabilities left scaled", "diffusion/interpolation.py", ".to(table.dtype) / HALF_SCALE", ".to(table.dtype)", "test_interpolation.py", "half_precision"),
+    Mutant("probabilities left scaled", "diffusion/interpolation.py", ".to(table.dtype) / HALF_SCALE", ".to(table.dtype)", "test_interpolation.py", "of_bfloat16_logits"),
     Mutant("the head's bias learns a mean", "networks/language_model.py", "else grad.sum(0)", "else grad.mean(0)", "test_network.py", "head_is_a_linear"),
     Mutant("the head's bias learns a mean in bfloat16", "networks/language_model.py", "(ones @ grad)[0]", "(ones @ grad)[0] / len(grad)", "test_network.py", "head_is_a_linear"),
     Mutant("a captured step sees its first batch again", "training/captured.py", "        copy_into(self.places, (tokens, drawn))\n", "", "test_captured.py", "replayed"),

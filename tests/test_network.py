@@ -12,8 +12,15 @@ from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.estimator import NetworkEstimator
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.selection import select_noisy
-from cdcd.networks import cpu_attention
-from cdcd.networks.blocks import Attention, ConditionalLayerNorm, RotaryEmbedding, TimeEmbedding
+from cdcd.networks import blocks, cpu_attention
+from cdcd.networks.blocks import (
+    Attention,
+    ConditionalLayerNorm,
+    Dropout,
+    RotaryEmbedding,
+    TimeEmbedding,
+    attend,
+)
 from cdcd.networks.language_model import Head, LanguageModel, NetworkConfig
 from cdcd.seeding import generator_for
 
@@ -256,3 +263,53 @@ def test_state_is_the_plain_prediction_never_tempered_or_truncated():
         # The state is used, and can be switched off.
         assert (plain(x, t, a.state).logits - a.logits).abs().max() > 1e-4
         assert replace(plain, self_conditioning=False)(x, t, None).state is None
+
+
+@pytest.mark.parametrize("seen", ["all", "causal", "some"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_attention_by_products_is_that_of_torch(monkeypatch, seen, dtype):
+    """Values and gradients, against torch's attention in double precision."""
+    drawn = generator_for("attention")
+    queries = 7 if seen == "causal" else 5
+    shapes = [(3, 2, queries, 4), (3, 2, 7, 4), (3, 2, 7, 4)]
+    tensors = [torch.randn(*shape, generator=drawn).to(dtype) for shape in shapes]
+    is_seen = torch.rand(3, 1, 1, 7, generator=drawn) < 0.6 if seen == "some" else None
+    if is_seen is not None:
+        is_seen[..., 0] = True
+    found = []
+    for longest, precision in ((7, dtype), (6, torch.float64)):
+        monkeypatch.setattr(blocks, "LONGEST_TILE", longest)
+        inputs = [tensor.detach().to(precision).requires_grad_() for tensor in tensors]
+        mixed = attend(*inputs, causal=seen == "causal", is_seen=is_seen)
+        assert mixed.dtype == precision
+        gradients = torch.autograd.grad(mixed.square().sum(), inputs)
+        found.append([each.double() for each in (mixed, *gradients)])
+    for ours, torchs in zip(*found, strict=True):
+        error = (ours - torchs).norm() / torchs.norm()
+        assert error < (1e-12 if dtype == torch.float64 else 2**-6)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("shape", [(7,), (50, 81, 33)])
+def test_dropout(share, shape):
+    """The share of zeros, what is kept, independence of neighbours, gradients, and the seed."""
+    dropout, values = Dropout(share), torch.ones(shape, requires_grad=True)
+    torch.manual_seed(0)
+    found = dropout(values)
+    kept = found[found > 0]
+    assert len(kept) > 0 or share == 1
+    torch.testing.assert_close(
+        kept, torch.full_like(kept, 1 / max(1 - share, 0.1)), rtol=1e-4, atol=0
+    )
+    torch.manual_seed(0)
+    assert torch.equal(dropout(values), found)
+    (gradient,) = torch.autograd.grad(found.sum(), values)
+    assert torch.equal(gradient, found.detach())
+    assert torch.equal(dropout.eval()(values), values)
+    if len(shape) == 3 and share == 0.3:
+        dropped = (found == 0).flatten().double()
+        error = (share * (1 - share) / dropped.numel()) ** 0.5
+        assert abs(float(dropped.mean()) - share) < 5 * error
+        for distance in (1, 2, 3, 4):
+            together = float((dropped[distance:] * dropped[:-distance]).mean())
+            assert abs(together - share**2) < 5 * error

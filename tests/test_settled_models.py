@@ -104,6 +104,31 @@ def test_several_lengths_and_the_surest_is_taken(monkeypatch):
 
 
 @pytest.mark.parametrize("settings", [SETTLE, DRAWN, SEVERAL])
+def test_settled_places_are_not_asked_for_again(monkeypatch, settings):
+    """Only the noisy ones are predicted, and what comes out is the same."""
+    translator, given, asked, kept = settling_translator(), texts(3), [], []
+    bind = translator._bind
+
+    def watch(tokens, is_noisy, *sources, num_predicted=None, **options):
+        asked.append((num_predicted or is_noisy.numel(), int(is_noisy.sum())))
+        return bind(tokens, is_noisy, *sources, num_predicted=num_predicted, **options)
+
+    def keep(*args, **kwargs):
+        kept.append(settle(*args, **kwargs))
+        return kept[-1]
+
+    monkeypatch.setattr(module, "settle", keep)
+    monkeypatch.setattr(translator, "_bind", watch)
+    found = targets(translator, given, 2, **settings)
+    assert len(asked) > 2
+    assert all(predicted == noisy for predicted, noisy in asked)
+    assert asked[-1][0] < asked[1][0] < asked[0][0]
+    monkeypatch.setattr(translator, "_bind", lambda *a, num_predicted=None, **o: bind(*a, **o))
+    assert torch.equal(targets(translator, given, 2, **settings), found)
+    torch.testing.assert_close(kept[0].log_probability, kept[1].log_probability)
+
+
+@pytest.mark.parametrize("settings", [SETTLE, DRAWN, SEVERAL])
 def test_what_settling_starts_from(monkeypatch, settings):
     """Scaled noise, the prediction that told the length, and lengths in equal parts of their distribution."""
     translator, given, asked, started = settling_translator(), texts(3), [], []

@@ -381,7 +381,11 @@ class DiffusionTranslator(Translator):
         def given(tokens: Tensor, is_noisy: Tensor) -> Estimator:
             conditioning = (tokens, is_noisy, *sources)
             if self.recorder is None:
-                return bind(*conditioning)
+                # A recording needs fixed shapes. Without one, settled places are not asked for again.
+                num_noisy = int(is_noisy.sum()) if config.solver == "settle" else is_noisy.numel()
+                return bind(
+                    *conditioning, num_predicted=num_noisy if num_noisy < is_noisy.numel() else None
+                )
             return self.recorder((part, guided), bind, conditioning)
 
         return given
@@ -397,12 +401,14 @@ class DiffusionTranslator(Translator):
         *,
         config: SamplingConfig,
         guided: bool,
+        num_predicted: int | None = None,
     ) -> Estimator:
         bound = self.model.bind(Source(Memory(keys, values, is_real), condition))
         network = Autocast(bound, self.device, self.network_dtype)
         if guided:
             tokens, is_noisy = tokens.repeat(2, 1), is_noisy.repeat(2, 1)
         estimator = make_estimator(network, self.table, tokens, is_noisy, self.config, config)
+        estimator = replace(estimator, num_predicted=num_predicted)
         return Guided(estimator, config.guidance_scale) if guided else estimator
 
 

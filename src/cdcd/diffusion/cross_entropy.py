@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 CHUNK = 2**13
 """Positions that are held in float32 at a time, unless a kernel computes with each where it is."""
+CHUNK_ON_CPU = 2**6
+"""The same on a CPU, where they should stay in its cache."""
 
 
 def cross_entropies(
@@ -24,15 +26,17 @@ def cross_entropies(
     return _CrossEntropies.apply(logits, targets)
 
 
-def positions_at_once(count: int) -> int:
+def positions_at_once(logits: Float[Tensor, "positions vocab"]) -> int:
     """How many positions to take at a time: all, where a compiler holds none of them in float32."""
-    return max(1, count) if torch.compiler.is_compiling() else CHUNK
+    if torch.compiler.is_compiling():
+        return max(1, len(logits))
+    return CHUNK_ON_CPU if logits.is_cpu else CHUNK
 
 
 class _CrossEntropies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
-        size = positions_at_once(len(logits))
+        size = positions_at_once(logits)
         parts = zip(logits.split(size), targets.split(size), strict=True)
         found = [_normaliser_and_picked(part, target) for part, target in parts]
         normalisers, picked = (torch.cat(column) for column in zip(*found, strict=True))
@@ -43,7 +47,7 @@ class _CrossEntropies(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         logits, targets, normalisers = ctx.saved_tensors
         columns = torch.arange(logits.shape[1], device=logits.device)
-        size = positions_at_once(len(logits))
+        size = positions_at_once(logits)
         parts = [tensor.split(size) for tensor in (logits, targets, normalisers, grads[0])]
         found = [_gradient(columns, *part) for part in zip(*parts, strict=True)]
         return torch.cat(found), None

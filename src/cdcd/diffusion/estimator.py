@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from cdcd.diffusion.embedding import Projection
 from cdcd.diffusion.interpolation import expected_embedding
 from cdcd.diffusion.process import scale_input
-from cdcd.diffusion.selection import Selection
+from cdcd.diffusion.selection import Selection, select_noisy
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,11 @@ class Estimate:
     rest may not: with a large vocabulary they are larger than everything else together.
     """
 
-    logits: Float[Tensor, "batch seq vocab"]
+    logits: Float[Tensor, "*positions vocab"]
     x0_hat: Float[Tensor, "batch seq embed"]
     state: Any
+    selection: Selection | None = None
+    """Where the logits stand; None: at all positions, [batch seq vocab]."""
 
 
 @runtime_checkable
@@ -106,11 +108,16 @@ class NetworkEstimator:
     """What the network saw in training as its own last prediction (§3.2)."""
     projection: Projection = field(default_factory=Projection)
     """What is done to x0_hat in sampling."""
+    num_predicted: int | None = None
+    """Positions that the network is asked for, the noisy ones first; None: all."""
 
     def __call__(
         self, x: Float[Tensor, "batch seq embed"], t: Float[Tensor, " batch"], state: Tensor | None
     ) -> Estimate:
         given = F.embedding(self.tokens, self.table)
+        selection = None
+        if self.num_predicted is not None:
+            selection = select_noisy(self.is_noisy, self.num_predicted)
         logits = predict_logits(
             self.network,
             x,
@@ -119,12 +126,16 @@ class NetworkEstimator:
             x0_prev=state,
             is_noisy=self.is_noisy,
             is_dropped=self.is_dropped,
+            selection=selection,
         )
         plain = self.trained(expected_embedding(logits, self.table), self.table)
-        x0_hat = torch.where(self.is_noisy[..., None], self._shape(logits, plain), given)
-        return Estimate(logits, x0_hat, plain if self.self_conditioning else None)
+        shaped = self._shape(logits, plain)
+        if selection is not None:
+            plain, shaped = selection.put(plain), selection.put(shaped)
+        x0_hat = torch.where(self.is_noisy[..., None], shaped, given)
+        return Estimate(logits, x0_hat, plain if self.self_conditioning else None, selection)
 
-    def _shape(self, logits: Tensor, plain: Tensor) -> Float[Tensor, "batch seq embed"]:
+    def _shape(self, logits: Tensor, plain: Tensor) -> Float[Tensor, "*positions embed"]:
         """x0_hat under the sampling settings; `plain` where they change nothing."""
         unshaped = self.softmax_temperature == 1.0 and self.nucleus == 1.0
         if unshaped and self.projection == self.trained:

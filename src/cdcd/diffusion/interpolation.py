@@ -43,6 +43,11 @@ def interpolate(
     return probs @ table
 
 
+def product_dtype(device: torch.device) -> torch.dtype:
+    """What probabilities of bfloat16 logits are multiplied in; CPUs multiply float16 slowly."""
+    return torch.float32 if device.type == "cpu" else torch.float16
+
+
 def expected_embedding(
     logits: Float[Tensor, "*batch vocab"],
     table: Float[Tensor, "vocab embed"],
@@ -59,11 +64,11 @@ def expected_embedding(
     if logits.dtype != torch.bfloat16:
         return interpolate(shaped(logits), table)
     rows = logits.reshape(-1, logits.shape[-1])
-    half = table.half()
+    half = table.to(product_dtype(table.device))
     # Sorting for the nucleus needs much memory, compiled or not.
-    at_once = cross_entropy.positions_at_once(len(rows))
-    size = cross_entropy.CHUNK if nucleus < 1.0 else at_once
-    found = [(HALF_SCALE * shaped(part.float())).half() @ half for part in rows.split(size)]
+    at_once = cross_entropy.positions_at_once(rows)
+    size = min(at_once, cross_entropy.CHUNK) if nucleus < 1.0 else at_once
+    found = [(HALF_SCALE * shaped(part.float())).to(half.dtype) @ half for part in rows.split(size)]
     x0_hat = torch.cat(found).to(table.dtype) / HALF_SCALE
     return x0_hat.view(*logits.shape[:-1], table.shape[-1])
 

@@ -32,7 +32,7 @@ class Selection:
         """For each selected position, the value of its sequence."""
         return _TakeRows.apply(values, self.positions, self.ranks, self.length)
 
-    def put(self, values: Float[Tensor, "selected *rest"]) -> Float[Tensor, "batch seq *rest"]:
+    def put(self, values: Shaped[Tensor, "selected *rest"]) -> Shaped[Tensor, "batch seq *rest"]:
         """The values at their positions, zero at those that are not selected."""
         spread = _Put.apply(values, self.positions, self.ranks)
         return spread.unflatten(0, (-1, self.length))

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cdcd.diffusion.estimator import Estimator
+from cdcd.diffusion.estimator import Estimate, Estimator
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo
 
 Given = Callable[[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]], Estimator]
@@ -57,8 +57,7 @@ def settle(
     for index in range(config.num_steps):
         estimate = given(tokens, is_noisy)(x, t, state)
         state = estimate.state
-        log_p = torch.log_softmax(_without(estimate.logits.to(t.dtype), never), dim=-1)
-        chosen, log_p = choose(log_p, config.settle_temperature, u)
+        chosen, log_p = _answers(estimate, never, config.settle_temperature, u)
         rounds_left = config.num_steps - index
         num = (is_noisy.sum(1, keepdim=True) + rounds_left - 1) // rounds_left
         is_new = is_noisy & (_ranks(log_p.masked_fill(~is_noisy, -torch.inf)) < num)
@@ -72,9 +71,21 @@ def settle(
     return Settled(tokens, total / count.clamp(min=1))
 
 
-def choose(
-    log_p: Float[Tensor, "batch seq vocab"], temperature: float, u: Float[Tensor, "batch seq"]
+def _answers(
+    estimate: Estimate, never: Sequence[int], temperature: float, u: Float[Tensor, "batch seq"]
 ) -> tuple[Int[Tensor, "batch seq"], Float[Tensor, "batch seq"]]:
+    """A token for each place that was predicted, and its ln p."""
+    log_p = torch.log_softmax(_without(estimate.logits.to(u.dtype), never), dim=-1)
+    where = estimate.selection
+    if where is None:
+        return choose(log_p, temperature, u)
+    chosen, log_p = choose(log_p, temperature, where.take(u))
+    return where.put(chosen), where.put(log_p)
+
+
+def choose(
+    log_p: Float[Tensor, "*places vocab"], temperature: float, u: Float[Tensor, "*places"]
+) -> tuple[Int[Tensor, "*places"], Float[Tensor, "*places"]]:
     """A token for each place, and its ln p: the likeliest, or one drawn at a temperature by uniform u."""
     if temperature == 0:
         best = log_p.max(dim=-1)
@@ -86,7 +97,7 @@ def choose(
     return drawn[..., 0], log_p.gather(-1, drawn)[..., 0]
 
 
-def _without(logits: Tensor, never: Sequence[int]) -> Float[Tensor, "batch seq vocab"]:
+def _without(logits: Tensor, never: Sequence[int]) -> Float[Tensor, "*positions vocab"]:
     if not never:
         return logits
     is_never = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)

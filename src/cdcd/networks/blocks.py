@@ -25,6 +25,23 @@ LONGEST_TILE = 128
 """Longest sequence whose attention is computed in one tile."""
 
 
+class Dropout(nn.Dropout):
+    """Dropout; on a CPU, where drawing costs most, four places share one draw of 64 bits.
+
+    The share that is dropped is rounded to 16 bits, and what is kept is scaled by the rounded share.
+    """
+
+    def forward(self, input: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        dropped = round(self.p * 2**16)
+        is_fast = input.is_cpu and not torch.compiler.is_compiling()
+        if not (self.training and is_fast and 0 < dropped < 2**16):
+            return super().forward(input)
+        bits = torch.empty((input.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        drawn = bits.view(torch.int16)[: input.numel()].view(input.shape)
+        is_kept = drawn >= dropped - 2**15
+        return input * (is_kept.to(input.dtype) * (2**16 / (2**16 - dropped)))
+
+
 class TimeEmbedding(nn.Module):
     """Random Fourier features of the standardised ln t, then an MLP of two layers (§6.1).
 
@@ -115,7 +132,24 @@ def attend(
     is_seen: Bool[Tensor, "... #queries keys"] | None = None,
 ) -> Float[Tensor, "batch heads queries dim"]:
     """Attention to every key, to those not after the query (`causal`), or to those that are seen."""
+    if q.is_cpu and k.shape[2] <= LONGEST_TILE and not torch.compiler.is_compiling():
+        if causal:
+            is_seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
+        return _attend_by_products(q, k, v, is_seen)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=is_seen, is_causal=causal)
+
+
+def _attend_by_products(
+    q: Float[Tensor, "batch heads queries dim"],
+    k: Float[Tensor, "batch heads keys dim"],
+    v: Float[Tensor, "batch heads keys dim"],
+    is_seen: Bool[Tensor, "... #queries keys"] | None,
+) -> Float[Tensor, "batch heads queries dim"]:
+    """The same as two matrix products: for few keys, CPUs are faster so, with gradients in bfloat16 by far."""
+    weights = (q.shape[-1] ** -0.5 * q) @ k.mT
+    if is_seen is not None:
+        weights = weights.masked_fill(~is_seen, -torch.inf)
+    return torch.softmax(weights, dim=-1).to(v.dtype) @ v
 
 
 @dataclass(frozen=True)

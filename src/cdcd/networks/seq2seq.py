@@ -25,6 +25,7 @@ from cdcd.data.tokenizer import PAD
 from cdcd.diffusion.selection import Selection
 from cdcd.networks.blocks import (
     Attention,
+    Dropout,
     KeyValueCache,
     LayerNorm,
     RotaryEmbedding,
@@ -159,7 +160,7 @@ class TokenInput(nn.Module):
     def __init__(self, width: int, length: int, dropout: float, token_dropout: float = 0.0) -> None:
         super().__init__()
         self.scale = math.sqrt(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.token_dropout = nn.Dropout1d(token_dropout)
         self.register_buffer("positions", sinusoids(length, width), persistent=False)
 
@@ -232,7 +233,7 @@ class EncoderBlock(nn.Module):
         self.attention = Attention(config.width, config.num_heads)
         self.mlp_norm = LayerNorm(config.width)
         self.mlp = FeedForward(config.width, config.hidden)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,
@@ -260,7 +261,7 @@ class DecoderBlock(nn.Module):
         self.source = CrossAttention(config.width, config.num_heads)
         self.mlp_norm = make_norm(config.width, condition_units)
         self.mlp = FeedForward(config.width, config.hidden)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from cdcd.diffusion.embedding import Embedding, EmbeddingConfig
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.selection import Selection
-from cdcd.networks.blocks import ConditionalLayerNorm, TimeEmbedding
+from cdcd.networks.blocks import ConditionalLayerNorm, Dropout, TimeEmbedding
 from cdcd.networks.language_model import Head
 from cdcd.networks.seq2seq import (
     DecoderBlock,
@@ -74,7 +74,7 @@ class TranslationModel(nn.Module):
         self.stack = nn.Linear(3 * embedding.dim + 1, width)
         self.positions = nn.Parameter(sinusoids(length, width))
         self.rotary = make_rotary(network, length)
-        self.dropout = nn.Dropout(network.dropout)
+        self.dropout = Dropout(network.dropout)
         self.blocks = nn.ModuleList(
             DecoderBlock(network, units) for _ in range(network.num_decoder_blocks)
         )
