@@ -6,13 +6,14 @@
 # DATA holds the published files train, val and test_2016_flickr as *.en.txt.xz and *.de.txt.xz. Without
 # stages all are done in turn. Those that are done are not done again; a training that was stopped goes
 # on. Settings are chosen on the validation set (tune), the test set is used once, with those settings
-# (LENGTHS, SURENESS). SEEDS are the seeds of CDCD. Several trainings can go on at the same time.
+# (LENGTHS for one translation, TEN_LENGTHS for each of ten, SURENESS). SEEDS are the seeds of CDCD.
+# Several trainings can go on at the same time.
 #
 #   prepare    the data set: 29,000 pairs, vocabulary 8,192
 #   baseline   the autoregressive model
 #   cdcd       CDCD of the same size
-#   tune       settings of settling, on the validation set: lengths for one translation, how much the
-#              model's sureness counts for ten; a hundred at a temperature
+#   tune       settings of settling, on the validation set: lengths for one translation, lengths for
+#              each of ten and how much the model's sureness counts then; a hundred at a temperature
 #   test       one translation and ten, beside the baseline; one and ten by the ODE
 #   steps      fewer rounds, and fewer steps of the ODE
 #   distil     CDCD trained on the baseline's translations of the training set (Kim & Rush, 2016)
@@ -26,7 +27,7 @@ shift 2
 # The stage cdcd is a function of that name.
 cdcd=${CDCD:-command cdcd}
 seeds=${SEEDS:-0 1 2}
-lengths=${LENGTHS:-4} sureness=${SURENESS:-45}
+lengths=${LENGTHS:-4} ten_lengths=${TEN_LENGTHS:-1} sureness=${SURENESS:-45}
 ode="--solver euler --score-temperature 0.8 --warp-uniformity 0.8"
 evaluate="$cdcd evaluate --batch-size 500 --processes 8 ${EVALUATE_OPTIONS:-}"
 
@@ -58,9 +59,9 @@ cdcd() {
 # shellcheck disable=SC2046,SC2086
 tune() {
     $evaluate $(runs | head -n 1) --split valid --sweep settle_lengths=1,2,4 --out "$out/tune-one"
-    for weight in 0 45; do
+    for weight in 0 30 45 60; do
         $evaluate $(runs | head -n 1) --split valid --counts 1,10 --sureness $weight \
-            --out "$out/tune-ten-$weight"
+            --sweep settle_lengths=1,2,4 --out "$out/tune-ten-$weight"
     done
     $evaluate $(runs | head -n 1) --split valid --counts 1,10,100 --settle-temperature 0.5 \
         --sureness 0 --out "$out/tune-hundred"
@@ -70,7 +71,7 @@ tune() {
 test() {
     $evaluate $(runs) --baseline "$out/baseline" --settle-lengths $lengths --out "$out/test-one"
     $evaluate $(runs) --baseline "$out/baseline" --counts 1,10 --sureness $sureness \
-        --out "$out/test-ten"
+        --settle-lengths $ten_lengths --out "$out/test-ten"
     $evaluate $(runs) --counts 1,10 $ode --num-steps 20 --out "$out/test-ode"
 }
 
@@ -97,7 +98,8 @@ distil() {
 # shellcheck disable=SC2086
 distilled() {
     $evaluate "$out/cdcd-distilled" --settle-lengths $lengths --out "$out/distilled-one"
-    $evaluate "$out/cdcd-distilled" --counts 1,10 --sureness $sureness --out "$out/distilled-ten"
+    $evaluate "$out/cdcd-distilled" --counts 1,10 --sureness $sureness \
+        --settle-lengths $ten_lengths --out "$out/distilled-ten"
     $evaluate "$out/cdcd-distilled" --counts 1,10 $ode --num-steps 20 --out "$out/distilled-ode"
 }
 

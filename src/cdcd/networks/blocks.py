@@ -132,11 +132,20 @@ def attend(
     is_seen: Bool[Tensor, "... #queries keys"] | None = None,
 ) -> Float[Tensor, "batch heads queries dim"]:
     """Attention to every key, to those not after the query (`causal`), or to those that are seen."""
-    if q.is_cpu and k.shape[2] <= LONGEST_TILE and not torch.compiler.is_compiling():
+    if _wants_products(q, k):
         if causal:
             is_seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
         return _attend_by_products(q, k, v, is_seen)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=is_seen, is_causal=causal)
+
+
+def _wants_products(q: Tensor, k: Tensor) -> bool:
+    return (
+        q.is_cpu
+        and q.dtype == torch.bfloat16
+        and k.shape[2] <= LONGEST_TILE
+        and not torch.compiler.is_compiling()
+    )
 
 
 def _attend_by_products(
@@ -145,7 +154,7 @@ def _attend_by_products(
     v: Float[Tensor, "batch heads keys dim"],
     is_seen: Bool[Tensor, "... #queries keys"] | None,
 ) -> Float[Tensor, "batch heads queries dim"]:
-    """The same as two matrix products: for few keys, CPUs are faster so, with gradients in bfloat16 by far."""
+    """The same as two matrix products: CPUs are faster so in bfloat16 for few keys, in gradients by far."""
     weights = (q.shape[-1] ** -0.5 * q) @ k.mT
     if is_seen is not None:
         weights = weights.masked_fill(~is_seen, -torch.inf)
