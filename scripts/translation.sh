@@ -116,7 +116,7 @@ ideas() {
             --training.seed "${name##*-}" --training.steps 1500 --training.batch-size 128 \
             --training.warmup-steps 100 --training.decay-steps 700 --training.average-decay 0.99 \
             --training.validate-every 500 --training.dtype bfloat16 $options ${CDCD_OPTIONS:-}
-        $evaluate "$out/idea-$name" --split valid $ode --sweep num_steps=10,50 \
+        $evaluate "$out/idea-$name" --split valid $ode --num-steps 10 \
             --out "$out/idea-$name-ode"
         $evaluate "$out/idea-$name" --split valid --out "$out/idea-$name-settled"
     done
