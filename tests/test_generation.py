@@ -301,8 +301,7 @@ def test_pieces_of_long_documents(monkeypatch):
     """SentencePiece leaves out what is too long, here more than 80 bytes, unless it is cut."""
     monkeypatch.setattr("cdcd.data.tokenizer.STRETCH", 20)
     tokenizer = learn_sentencepiece([" ".join(TEXTS), " ".join(TEXTS[::-1])], 400)
-    # Bytes, special tokens and characters alone are 289; how many more depends on its version.
-    assert tokenizer.vocab_size > 290
+    assert tokenizer.vocab_size > 300
     assert tokenizer.decode(tokenizer.encode(TEXTS[0])) == TEXTS[0]
 
 

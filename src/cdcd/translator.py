@@ -380,13 +380,11 @@ class DiffusionTranslator(Translator):
 
         def given(tokens: Tensor, is_noisy: Tensor) -> Estimator:
             conditioning = (tokens, is_noisy, *sources)
-            if self.recorder is None:
-                # A recording needs fixed shapes. Without one, settled places are not asked for again.
-                num_noisy = int(is_noisy.sum()) if config.solver == "settle" else is_noisy.numel()
-                return bind(
-                    *conditioning, num_predicted=num_noisy if num_noisy < is_noisy.numel() else None
-                )
-            return self.recorder((part, guided), bind, conditioning)
+            if self.recorder is not None:
+                return self.recorder((part, guided), bind, conditioning)
+            # A recording needs fixed shapes. Without one, settled places are not asked for again.
+            num_noisy = None if is_noisy.all() else int(is_noisy.sum())
+            return bind(*conditioning, num_predicted=num_noisy)
 
         return given
 

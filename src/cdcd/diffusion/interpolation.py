@@ -57,18 +57,20 @@ def expected_embedding(
 ) -> Float[Tensor, "*batch embed"]:
     """probabilities(logits)·E in the table's precision, at half precision's speed for bfloat16 logits.
 
-    Their probabilities are shaped in float32, a few thousand positions at a time, and rounded to
-    float16, eight times as fine as bfloat16, after a factor that keeps small ones in its range.
+    Their probabilities are shaped in float32, some positions at a time. Where float16 is fast they are
+    rounded to it, eight times as fine as bfloat16, after a factor that keeps small ones in its range.
     """
     shaped = partial(probabilities, softmax_temperature=softmax_temperature, nucleus=nucleus)
     if logits.dtype != torch.bfloat16:
         return interpolate(shaped(logits), table)
     rows = logits.reshape(-1, logits.shape[-1])
-    half = table.to(product_dtype(table.device))
+    factors = table.to(product_dtype(table.device))
     # Sorting for the nucleus needs much memory, compiled or not.
     at_once = cross_entropy.positions_at_once(rows)
     size = min(at_once, cross_entropy.CHUNK) if nucleus < 1.0 else at_once
-    found = [(HALF_SCALE * shaped(part.float())).to(half.dtype) @ half for part in rows.split(size)]
+    found = [
+        (HALF_SCALE * shaped(part.float())).to(factors.dtype) @ factors for part in rows.split(size)
+    ]
     x0_hat = torch.cat(found).to(table.dtype) / HALF_SCALE
     return x0_hat.view(*logits.shape[:-1], table.shape[-1])
 
