@@ -30,7 +30,7 @@ from cdcd.networks.translation import TranslationModel
 from cdcd.networks.translator import AutoregressiveTranslator
 from cdcd.training.optimiser import learning_rate_at, make_muon
 from cdcd.training.presets import multi30k
-from cdcd.translator import ends_at
+from cdcd.translation import ends_at
 
 
 @dataclass(frozen=True)

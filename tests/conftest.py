@@ -14,6 +14,7 @@ CHECKED = [
     "cdcd.evaluation",
     "cdcd.generation",
     "cdcd.text_model",
+    "cdcd.translation",
     "cdcd.translator",
 ]
 with install_import_hook(CHECKED, "typecheck.check"):

@@ -12,7 +12,7 @@ from test_translator import make_translator, overwritten, texts
 from tiny import train_tiny
 
 import cdcd
-from cdcd import translator as module
+from cdcd import translation as module
 from cdcd.data.tokenizer import EOS, PAD
 from cdcd.diffusion.settling import settle
 from cdcd.evaluation.mbr import mbr
@@ -22,7 +22,7 @@ from cdcd.generation import draw_for_samples
 from cdcd.networks.capture import Recorder
 from cdcd.settings import override
 from cdcd.training.build import build_model
-from cdcd.translator import DiffusionTranslator, ends_at
+from cdcd.translation import DiffusionTranslator, ends_at
 
 SETTLE = {"solver": "settle", "num_steps": 6}
 DRAWN = SETTLE | {"settle_temperature": 1.0}

@@ -38,7 +38,8 @@ from cdcd.training.optimiser import learning_rate_at
 from cdcd.training.presets import preset
 from cdcd.training.translation import seed_dropout
 from cdcd.training.watching import Stopped
-from cdcd.translator import BeamTranslator, DiffusionTranslator, Samples
+from cdcd.translation import BeamTranslator, DiffusionTranslator
+from cdcd.translator import Samples
 
 MODELS = ("diffusion", "autoregressive")
 TRANSLATION = {"task": "translation"}

@@ -15,7 +15,7 @@ def __getattr__(name: str) -> object:
 
         return generation.load
     if name == "load_translator":
-        from cdcd import translator
+        from cdcd import translation
 
-        return translator.load_translator
+        return translation.load_translator
     raise AttributeError(f"module 'cdcd' has no attribute {name!r}")

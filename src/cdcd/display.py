@@ -18,7 +18,8 @@ from cdcd.text_model import Generated, TextModel
 from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
-from cdcd.translator import DiffusionTranslator, Translator, load_translator
+from cdcd.translation import DiffusionTranslator, load_translator
+from cdcd.translator import Translator
 
 GIVEN_STYLE = "bold cyan"
 

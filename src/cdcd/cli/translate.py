@@ -70,7 +70,7 @@ def translate_options(parser: argparse.ArgumentParser) -> None:
 def translate(options: Any) -> None:
     from cdcd.display import SamplingProgress
     from cdcd.networks.beam import BeamConfig
-    from cdcd.translator import load_translator
+    from cdcd.translation import load_translator
 
     check_out(options.out)
     lines = read_lines(options.source)

@@ -15,7 +15,8 @@ from cdcd.networks.beam import BeamConfig
 from cdcd.networks.decoding import DecodingConfig
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.config import RunConfig
-from cdcd.translator import Done, Samples, Translator, load_translator
+from cdcd.translation import load_translator
+from cdcd.translator import Done, Samples, Translator
 
 Setting = dict[str, Any]
 KINDS = {"diffusion": "cdcd", "autoregressive": "autoregressive"}
