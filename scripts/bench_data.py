@@ -56,7 +56,7 @@ def prepare_once(corpus: Path, unit: str, tokenizer: Path, out: Path) -> dict[st
 
 def read_batches(dataset: Path, num_batches: int) -> dict[str, float]:
     """Read shuffled batches from memory-mapped shards, warm."""
-    from cdcd.data.shards import Shuffled, TokenDataset
+    from cdcd.data.sequences import Shuffled, TokenDataset
 
     sequences = TokenDataset(dataset).stream("train", LENGTH)
     batches = Shuffled(sequences, BATCH, seed=0)
@@ -85,7 +85,7 @@ def private_memory() -> int:
 
 def make_tokenizer(corpus: Path, unit: str, folder: Path) -> Path:
     from cdcd.data.readers import documents
-    from cdcd.data.tokenizer import learn_sentencepiece
+    from cdcd.data.tokenizers import learn_sentencepiece
 
     folder.mkdir()
     learn_sentencepiece(documents(str(corpus), unit=unit), 32_000).save(folder)  # pyright: ignore[reportArgumentType]

@@ -22,15 +22,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cdcd.data.masking import clean_counts, random_masks
+from cdcd.config import BeamConfig
 from cdcd.data.pairs import PreparedPairs
-from cdcd.data.tokenizer import EOS, PAD
-from cdcd.networks.beam import BeamConfig, beam_search
-from cdcd.networks.translation import TranslationModel
-from cdcd.networks.translator import AutoregressiveTranslator
+from cdcd.data.vocabulary import EOS, PAD
+from cdcd.diffusion.masking import clean_counts, random_masks
+from cdcd.inference.beam import beam_search
+from cdcd.inference.translation import ends_at
+from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
+from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
+from cdcd.presets import multi30k
 from cdcd.training.optimiser import learning_rate_at, make_muon
-from cdcd.training.presets import multi30k
-from cdcd.translation import ends_at
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Study:
         sequences = self.data.sequences(split, source_length=LENGTH, target_length=LENGTH)
         return sequences.rows(np.arange(len(sequences))).long().to(self.device)
 
-    def build(self) -> TranslationModel | AutoregressiveTranslator:
+    def build(self) -> DiffusionTranslationNetwork | AutoregressiveTranslationNetwork:
         config = multi30k()
         network = replace(config.seq2seq, relative_positions=self.idea.positions != "absolute")
         sizes = {
@@ -102,8 +103,8 @@ class Study:
             "length": LENGTH,
         }
         if self.idea.autoregressive:
-            return AutoregressiveTranslator(network, **sizes)
-        model = TranslationModel(network, config.embedding, config.process, **sizes)
+            return AutoregressiveTranslationNetwork(network, **sizes)
+        model = DiffusionTranslationNetwork(network, config.embedding, config.process, **sizes)
         if self.idea.positions == "decoder":
             model.encoder.rotary = None
         if self.idea.tied:
@@ -124,7 +125,7 @@ class Study:
         return torch.where(is_known, few, masks)
 
     def log_p(
-        self, model: TranslationModel, source: Tensor, target: Tensor, noisy: Tensor
+        self, model: DiffusionTranslationNetwork, source: Tensor, target: Tensor, noisy: Tensor
     ) -> Tensor:
         """ln p of every token at full noise, of which the network sees the direction alone."""
         table, given = model.embedding.table(), target
@@ -152,7 +153,7 @@ class Study:
 
     def loss(self, rows: Tensor) -> Tensor:
         source, target = rows.split(LENGTH, dim=1)
-        if isinstance(self.model, AutoregressiveTranslator):
+        if isinstance(self.model, AutoregressiveTranslationNetwork):
             return self.model.loss(source, target).smoothed.sum() / (target != PAD).sum()
         if self.idea.twice:
             rows = rows[: len(rows) // 2].repeat(2, 1)
@@ -205,10 +206,12 @@ class Study:
         return torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda")
 
     @torch.no_grad()
-    def ask(self, model: TranslationModel | AutoregressiveTranslator) -> dict[str, float]:
+    def ask(
+        self, model: DiffusionTranslationNetwork | AutoregressiveTranslationNetwork
+    ) -> dict[str, float]:
         model.eval()
         with self.precision():
-            if isinstance(model, AutoregressiveTranslator):
+            if isinstance(model, AutoregressiveTranslationNetwork):
                 return self.ask_baseline(model)
             orders = {
                 "random": torch.rand(
@@ -222,7 +225,7 @@ class Study:
     def places(self) -> Tensor:
         return torch.arange(LENGTH, device=self.device)
 
-    def ask_baseline(self, model: AutoregressiveTranslator) -> dict[str, float]:
+    def ask_baseline(self, model: AutoregressiveTranslationNetwork) -> dict[str, float]:
         source, target = self.valid.split(LENGTH, dim=1)
         nll = model.loss(source, target, 0.0).nll.sum() / (target != PAD).sum()
         found = {"nats, left to right": float(nll)}
@@ -232,7 +235,7 @@ class Study:
             found[f"BLEU, {name}"] = self.bleu(made)
         return found
 
-    def nats(self, model: TranslationModel, order: Tensor) -> float:
+    def nats(self, model: DiffusionTranslationNetwork, order: Tensor) -> float:
         """The mean −ln p of a token, given those before it in an order, and the length."""
         source, target = self.valid.split(LENGTH, dim=1)
         inside = within(target)
@@ -244,7 +247,7 @@ class Study:
             total -= float(log_p[noisy & (ranks == k)].sum())
         return total / int(inside.sum())
 
-    def settled(self, model: TranslationModel) -> dict[str, float]:
+    def settled(self, model: DiffusionTranslationNetwork) -> dict[str, float]:
         source = self.valid[:, :LENGTH]
         nothing = torch.full_like(source, PAD)
         first = self.log_p(model, source, nothing, torch.ones_like(nothing, dtype=torch.bool))
@@ -256,7 +259,7 @@ class Study:
         return {"BLEU, median length": self.bleu(one), "BLEU, four lengths": self.bleu(four)}
 
     def settle(
-        self, model: TranslationModel, source: Tensor, first: Tensor, quantile: float
+        self, model: DiffusionTranslationNetwork, source: Tensor, first: Tensor, quantile: float
     ) -> tuple[Tensor, Tensor]:
         """The surest token first; its mean ln p."""
         end = ends_at(first, torch.full((len(source),), quantile, device=self.device))

@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from cdcd.evaluation.quality import count_tokens, judge_tales
-from cdcd.generation import load
+from cdcd.inference.generation import load
+from cdcd.inference.text_model import Canvas
+from cdcd.languages.quality import count_tokens, judge_tales
+from cdcd.presets import preset
 from cdcd.settings import override
-from cdcd.text_model import Canvas
 from cdcd.training import run as runs
-from cdcd.training.presets import preset
 
 NUM_STORIES = 128
 

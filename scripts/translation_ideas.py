@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 import cdcd
-from cdcd.data import numerals
+from cdcd.languages import numerals
 
 IDEAS = {
     "none": "",

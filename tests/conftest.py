@@ -12,22 +12,21 @@ CHECKED = [
     "cdcd.networks",
     "cdcd.training",
     "cdcd.evaluation",
-    "cdcd.generation",
-    "cdcd.text_model",
-    "cdcd.translation",
-    "cdcd.translator",
+    "cdcd.inference",
+    "cdcd.languages.oracle",
+    "cdcd.metrics",
 ]
 with install_import_hook(CHECKED, "typecheck.check"):
     import cdcd.cli
-    import cdcd.demo
-    import cdcd.display
+    import cdcd.cli.demo
+    import cdcd.cli.display
     import cdcd.evaluation.evaluate
-    import cdcd.evaluation.mbr
-    import cdcd.evaluation.oracle
     import cdcd.evaluation.translate
     import cdcd.evaluation.translation_plots
     import cdcd.evaluation.translation_report
-    import cdcd.generation
-    import cdcd.networks.beam
-    import cdcd.networks.translation
+    import cdcd.inference.beam
+    import cdcd.inference.generation
+    import cdcd.languages.oracle
+    import cdcd.metrics.mbr
+    import cdcd.networks.diffusion_translation
     import cdcd.training.run  # noqa: F401

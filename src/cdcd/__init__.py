@@ -1,21 +1,24 @@
 """Continuous diffusion for categorical data: train, sample and study diffusion language models."""
 
-import os
+from typing import TYPE_CHECKING, Any
 
-# Some CPUs die of an illegal instruction in bfloat16 matrix products unless oneDNN is held back.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+from cdcd._version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from cdcd.inference.generation import load
+    from cdcd.inference.translation import load_translator
+
+__all__ = ["__version__", "load", "load_translator"]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     # Loaded on first use: `cdcd --help` should not wait for torch.
     if name == "load":
-        from cdcd import generation
+        from cdcd.inference import generation
 
         return generation.load
     if name == "load_translator":
-        from cdcd import translation
+        from cdcd.inference import translation
 
         return translation.load_translator
     raise AttributeError(f"module 'cdcd' has no attribute {name!r}")

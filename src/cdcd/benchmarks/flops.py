@@ -29,9 +29,9 @@ noise, clipping, Adam, moving average, warp, lookups of embeddings), and the sco
 computes once more in its backward pass.
 """
 
+from cdcd.config import RunConfig
 from cdcd.diffusion.objective import self_conditioned_rows
 from cdcd.diffusion.sampling import SamplingConfig
-from cdcd.training.config import RunConfig
 from cdcd.training.tasks import room_for
 
 Flops = dict[str, int]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-import cdcd
+from cdcd._version import __version__
 
 CUDA_SIZE, CPU_SIZE = 8192, 2048
 TERA = 1e12
@@ -179,7 +179,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
-        "cdcd": cdcd.__version__,
+        "cdcd": __version__,
         "command": shlex.join([_program(), *sys.argv[1:]]),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from cdcd.benchmarks.flops import step_flops
+from cdcd.config import RunConfig
+from cdcd.presets import TEXT, preset
 from cdcd.training.build import build_model
-from cdcd.training.config import RunConfig
-from cdcd.training.presets import TEXT, preset
 
 PEAK = 790e12
 """bfloat16 operations a second that a large matrix product reaches on an H200."""

@@ -24,14 +24,14 @@ from cdcd.benchmarks.measure import (
     timed,
 )
 from cdcd.benchmarks.shapes import describe, random_tokens, randomise, synthetic_tokenizer
+from cdcd.config import RunConfig
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.generation import AutoregressiveTextModel, DiffusionTextModel
-from cdcd.networks.autoregressive import AutoregressiveModel
-from cdcd.networks.language_model import LanguageModel
+from cdcd.inference.generation import AutoregressiveTextModel, DiffusionTextModel
+from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
+from cdcd.networks.diffusion_text import DiffusionTextNetwork
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.settings import override, unknown
 from cdcd.training.build import build_model
-from cdcd.training.config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +87,9 @@ def new_text_model(
     tokenizer = synthetic_tokenizer(vocab_size)
     model = build_model(config, vocab_size)
     randomise(model)
-    if isinstance(model, AutoregressiveModel):
+    if isinstance(model, AutoregressiveTextNetwork):
         return AutoregressiveTextModel(config, tokenizer, model.to(device), dtype=dtype)
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, DiffusionTextNetwork)
     warp = TimeWarp(config.warp, config.process).to(device)
     return DiffusionTextModel(
         config, tokenizer, model.to(device), warp, dtype=dtype, compile=compile

@@ -15,9 +15,9 @@ from cdcd.benchmarks.measure import OutOfMemory, environment, matrix_rate
 from cdcd.benchmarks.sample import SampleBenchConfig, time_steps
 from cdcd.benchmarks.shapes import describe
 from cdcd.benchmarks.train import TrainBenchConfig, measure_training, training_result
+from cdcd.config import RunConfig
 from cdcd.networks.precision import choose_device
 from cdcd.settings import override
-from cdcd.training.config import RunConfig
 
 AXES = ("width", "depth", "length", "vocabulary", "batch")
 SAMPLING_AXES = ("steps", "length")

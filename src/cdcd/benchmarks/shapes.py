@@ -8,13 +8,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from cdcd.data import tales
-from cdcd.data.shards import InMemory
-from cdcd.data.tokenizer import SPECIALS, WordTokenizer
+from cdcd.config import RunConfig
+from cdcd.data.sequences import InMemory
+from cdcd.data.tokenizers import WordTokenizer
+from cdcd.data.vocabulary import SPECIALS
+from cdcd.languages import tales
+from cdcd.presets import TEXT, TRANSLATION, base, demo, preset, small
 from cdcd.settings import override, unknown
 from cdcd.training.checkpoint import RunDirectory
-from cdcd.training.config import RunConfig
-from cdcd.training.presets import TEXT, TRANSLATION, base, demo, preset, small
 from cdcd.training.trainer import initial_checkpoint
 
 NUM_VALID = 8

@@ -32,10 +32,10 @@ from cdcd.benchmarks.measure import (
     synchronise,
 )
 from cdcd.benchmarks.shapes import describe, synthetic_run
+from cdcd.config import RunConfig
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.settings import override
 from cdcd.training.compiling import start_workers
-from cdcd.training.config import RunConfig
 from cdcd.training.trainer import Trainer
 
 PROFILED_STEPS = 10

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import cdcd
+from cdcd._version import __version__
 from cdcd.settings import Parser
+
+# Some CPUs die of an illegal instruction in bfloat16 matrix products unless oneDNN is held back.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def build_parser(arguments: Sequence[str]) -> Parser:
     """All verbs, and the options of the one that is used: those of the others would have to load torch."""
     used = next((word for word in arguments if not word.startswith("-")), None)
     parser = Parser(prog="cdcd", description=cdcd.__doc__)
-    parser.add_argument("--version", action="version", version=f"cdcd {cdcd.__version__}")
+    parser.add_argument("--version", action="version", version=f"cdcd {__version__}")
     parsers = parser.add_subparsers(metavar="VERB", required=True)
     for verb in VERBS:
         about = verb.text[0].upper() + verb.text[1:] + "."

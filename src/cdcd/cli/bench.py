@@ -12,8 +12,8 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
     from cdcd.benchmarks.scaling import ScalingBenchConfig
     from cdcd.benchmarks.shapes import SHAPES
     from cdcd.benchmarks.train import TrainBenchConfig
-    from cdcd.training.config import RunConfig
-    from cdcd.training.presets import TEXT
+    from cdcd.config import RunConfig
+    from cdcd.presets import TEXT
 
     verbs = parser.add_subparsers(metavar="train|sample|scaling", required=True, dest="bench_verb")
     for name, settings, text in (
@@ -43,7 +43,7 @@ def bench(options: Any) -> None:
     import torch
 
     from cdcd.benchmarks import report, sample, scaling, shapes, train
-    from cdcd.training.config import RunConfig
+    from cdcd.config import RunConfig
 
     if options.threads is not None:
         if options.threads < 1:

@@ -28,7 +28,7 @@ def data(options: Any) -> None:
 
     from cdcd.data.pairs import PreparedPairs, holds_pairs
     from cdcd.data.prepare import PrepareConfig, prepare
-    from cdcd.data.shards import TokenDataset
+    from cdcd.data.sequences import TokenDataset
 
     if options.data_verb == "verify":
         kind = PreparedPairs if holds_pairs(options.out) else TokenDataset

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cdcd.cli.shared import chosen_settings, device_options, setting_options
 
 if TYPE_CHECKING:
-    from cdcd.text_model import Canvas, TextModel
+    from cdcd.inference.text_model import Canvas, TextModel
 
 
 def _generation_options(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,7 @@ def infill(options: Any) -> None:
 
 
 def _load(options: Any) -> "TextModel":
-    from cdcd.generation import load
+    from cdcd.inference.generation import load
 
     return load(
         options.run,
@@ -81,7 +81,7 @@ def _load(options: Any) -> "TextModel":
 def _generate(options: Any, model: "TextModel", canvases: "Sequence[Canvas]", **more: Any) -> None:
     from rich.console import Console
 
-    from cdcd.display import SamplingProgress, marked
+    from cdcd.cli.display import SamplingProgress, marked
 
     settings = chosen_settings(options)
     with SamplingProgress(model.length) as progress:

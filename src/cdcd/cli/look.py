@@ -12,7 +12,7 @@ def info_options(parser: argparse.ArgumentParser) -> None:
 
 
 def info(options: Any) -> None:
-    from cdcd.display import describe, print_description
+    from cdcd.cli.display import describe, print_description
 
     description = describe(options.run)
     if options.json:
@@ -35,7 +35,7 @@ def plot_options(parser: argparse.ArgumentParser) -> None:
 
 
 def plot(options: Any) -> None:
-    from cdcd.display import draw_run
+    from cdcd.cli.display import draw_run
 
     for path in draw_run(options.run, options.out, prompt=options.prompt, seed=options.seed):
         print(path)
@@ -48,6 +48,6 @@ def demo_options(parser: argparse.ArgumentParser) -> None:
 
 
 def demo(options: Any) -> None:
-    from cdcd.demo import show_demo
+    from cdcd.cli.demo import show_demo
 
     show_demo(options.out)

@@ -29,8 +29,8 @@ def device_options(parser: argparse.ArgumentParser) -> None:
 
 def setting_options(parser: argparse.ArgumentParser) -> None:
     """Sampling settings of diffusion models, then those of autoregressive ones."""
+    from cdcd.config import DecodingConfig
     from cdcd.diffusion.sampling import SamplingConfig
-    from cdcd.networks.decoding import DecodingConfig
 
     add_options(parser, SamplingConfig)
     group = parser.add_argument_group("of autoregressive models", "They take --nucleus too.")
@@ -38,7 +38,7 @@ def setting_options(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_settings(options: Any) -> dict[str, Any]:
+    from cdcd.config import DecodingConfig
     from cdcd.diffusion.sampling import SamplingConfig
-    from cdcd.networks.decoding import DecodingConfig
 
     return chosen(options, SamplingConfig) | chosen(options, DecodingConfig)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from cdcd.settings import add_options, chosen
 
 if TYPE_CHECKING:
-    from cdcd.training.config import RunConfig
+    from cdcd.config import RunConfig
     from cdcd.training.distributed import World
     from cdcd.training.trainer import Trainer
 
 
 def train_options(parser: argparse.ArgumentParser) -> None:
-    from cdcd.training.config import RunConfig
-    from cdcd.training.presets import PRESETS
+    from cdcd.config import RunConfig
+    from cdcd.presets import PRESETS
 
     parser.add_argument(
         "--preset",
@@ -94,17 +94,17 @@ def _trainer(options: Any, world: "World") -> "Trainer | None":
 
 
 def _changes(options: Any) -> dict[str, Any]:
-    from cdcd.training.config import RunConfig
+    from cdcd.config import RunConfig
 
     data = {} if options.data is None else {"data.source": options.data}
     return chosen(options, RunConfig) | data
 
 
 def _new_config(options: Any, changes: dict[str, Any]) -> "RunConfig":
+    from cdcd.config import refuse_unused
+    from cdcd.presets import preset
     from cdcd.settings import override
     from cdcd.training import run
-    from cdcd.training.config import refuse_unused
-    from cdcd.training.presets import preset
 
     default = "multi30k" if changes.get("task") == "translation" else "small"
     config = preset(options.preset or default, changes.get("model", "diffusion"))

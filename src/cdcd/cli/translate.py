@@ -12,15 +12,15 @@ from cdcd.cli.shared import chosen_settings, device_options, setting_options
 from cdcd.settings import add_options, chosen
 
 if TYPE_CHECKING:
-    from cdcd.translator import Translator
+    from cdcd.inference.translator import Translator
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def translate_options(parser: argparse.ArgumentParser) -> None:
-    from cdcd.evaluation.translation import UTILITIES
-    from cdcd.networks.beam import BeamConfig
-    from cdcd.translator import SURENESS
+    from cdcd.config import BeamConfig
+    from cdcd.inference.translator import SURENESS
+    from cdcd.metrics.translation import UTILITIES
 
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory of a translator")
     parser.add_argument(
@@ -68,9 +68,9 @@ def translate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def translate(options: Any) -> None:
-    from cdcd.display import SamplingProgress
-    from cdcd.networks.beam import BeamConfig
-    from cdcd.translation import load_translator
+    from cdcd.cli.display import SamplingProgress
+    from cdcd.config import BeamConfig
+    from cdcd.inference.translation import load_translator
 
     check_out(options.out)
     lines = read_lines(options.source)
@@ -220,7 +220,7 @@ def _named(numbers: Sequence[int]) -> str:
 
 def unknown_words(lines: Sequence[str], translator: "Translator") -> list[str]:
     """What a tokenizer with a list of words does not know, said once."""
-    from cdcd.data.tokenizer import UNKNOWN
+    from cdcd.data.vocabulary import UNKNOWN
 
     encode = translator.tokenizer.encode
     found = [number for number, line in enumerate(lines) if UNKNOWN in encode(line)]

@@ -9,17 +9,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cdcd.data import tales
-from cdcd.data.markov import markov_chain
 from cdcd.data.readers import Documents
-from cdcd.data.shards import Shuffled as Shuffled
-from cdcd.data.tokenizer import (
-    EOS,
-    PAD,
-    Tokenizer,
-    WordTokenizer,
-    learn_tokenizer,
-)
+from cdcd.data.sequences import Shuffled as Shuffled
+from cdcd.data.tokenizers import Tokenizer, WordTokenizer, learn_tokenizer
+from cdcd.data.vocabulary import EOS, PAD
+from cdcd.languages import tales
+from cdcd.languages.markov import markov_chain
 from cdcd.seeding import generator_for
 
 BUILT_IN = ("markov", "tales")

@@ -19,15 +19,8 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Int64, UInt
 
-from cdcd.data.tokenizer import (
-    EOS,
-    UNDECODABLE,
-    UNKNOWN,
-    Tokenizer,
-    is_utf8,
-    load_tokenizer,
-    token_dtype,
-)
+from cdcd.data.tokenizers import UNDECODABLE, Tokenizer, is_utf8, load_tokenizer, token_dtype
+from cdcd.data.vocabulary import EOS, UNKNOWN
 
 T = TypeVar("T")
 CHUNK = 1 << 20

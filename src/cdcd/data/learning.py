@@ -6,15 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from cdcd.data.tokenizer import (
-    COVERAGE,
-    EOS,
-    LARGE,
-    PAD,
-    SPECIALS,
-    UNDECODABLE,
-    UNKNOWN,
-)
+from cdcd.data.tokenizers import COVERAGE, LARGE, UNDECODABLE
+from cdcd.data.vocabulary import EOS, PAD, SPECIALS, UNKNOWN
 
 
 def sample_stretches(

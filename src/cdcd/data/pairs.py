@@ -15,9 +15,10 @@ from torch import Tensor
 
 from cdcd.data.format import DESCRIPTION, PROGRESS, SIDES
 from cdcd.data.parallel import Pair
-from cdcd.data.pieces import Resegmented
-from cdcd.data.shards import Indices, InMemory, Sequences, TokenDataset
-from cdcd.data.tokenizer import EOS, PAD, Tokenizer, load_tokenizer, tokenizer_hash
+from cdcd.data.sequences import Indices, InMemory, Sequences, TokenDataset
+from cdcd.data.subword_sampling import Resegmented
+from cdcd.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_hash
+from cdcd.data.vocabulary import EOS, PAD
 from cdcd.files import file_hash, read_json
 
 

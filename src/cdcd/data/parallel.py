@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from typing import Protocol, TypeAlias
 
-from cdcd.data import numerals
 from cdcd.data.readers import Documents
+from cdcd.languages import numerals
 
 Pair: TypeAlias = tuple[str, str]
 BUILT_IN_PAIRS = "numerals"

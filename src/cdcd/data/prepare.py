@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Int64
 from rich.console import Console
 
-from cdcd.data import numerals
 from cdcd.data.encoding import (
     Encoded,
     available_cores,
@@ -39,11 +38,12 @@ from cdcd.data.parallel import (
 from cdcd.data.prepare_config import PrepareConfig
 from cdcd.data.readers import Documents, is_table
 from cdcd.data.telling import Meter, PreparedSummary, tell
-from cdcd.data.tokenizer import (
+from cdcd.data.tokenizers import (
     LEARNERS,
     Tokenizer,
     learn_tokenizer,
     load_tokenizer,
+    numerals_tokenizer,
 )
 from cdcd.data.writing import DatasetWriter, description
 from cdcd.files import file_hash, read_json, write_json
@@ -171,7 +171,7 @@ def make_tokenizer(config: PrepareConfig, source: _Pass, console: Console) -> To
             )
         return load_tokenizer(path)
     if config.tokenizer == "words" and is_built_in(config.source):
-        return numerals.tokenizer()
+        return numerals_tokenizer()
     options = {}
     if config.tokenizer == "sentencepiece":
         options = {"num_bytes": config.tokenizer_bytes, "seed": config.seed}

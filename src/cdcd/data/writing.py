@@ -13,10 +13,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from jaxtyping import Bool, Int64
 
-import cdcd
+from cdcd._version import __version__
 from cdcd.data.encoding import Encoded
 from cdcd.data.format import DESCRIPTION, FORMAT, SPLITS, SplitSummary
-from cdcd.data.tokenizer import Tokenizer, token_dtype, tokenizer_hash
+from cdcd.data.tokenizers import Tokenizer, token_dtype, tokenizer_hash
 from cdcd.files import file_hash, write_json
 
 
@@ -234,7 +234,7 @@ def description(tokenizer: Tokenizer) -> dict[str, Any]:
     """What every description of a data set says."""
     return {
         "format": FORMAT,
-        "cdcd_version": cdcd.__version__,
+        "cdcd_version": __version__,
         "tokenizer": {
             "kind": tokenizer.kind,
             "hash": tokenizer_hash(tokenizer),

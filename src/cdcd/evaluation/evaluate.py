@@ -11,12 +11,11 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from cdcd.data.shards import Sequences
+from cdcd.config import RunConfig
+from cdcd.data.sequences import Sequences
 from cdcd.evaluation import texts as controls
 from cdcd.evaluation.exact import exact_scores
 from cdcd.evaluation.judge import HUGGING_FACE, Judge, load_judge, score, split_texts
-from cdcd.evaluation.matches import MatchSummary, longest_matches, summarise_matches
-from cdcd.evaluation.mauve import mauve
 from cdcd.evaluation.provenance import (
     about_judge,
     check_comparable,
@@ -29,13 +28,14 @@ from cdcd.evaluation.provenance import (
 )
 from cdcd.evaluation.report import Measured, Report, Row
 from cdcd.evaluation.report_plots import CONTROL
-from cdcd.evaluation.statistics import first_tokens, text_statistics
 from cdcd.evaluation.texts import Texts, flat_arrays, held_out_texts
-from cdcd.evaluation.uncertainty import pooled_entropy_interval, ratio_interval
-from cdcd.generation import AutoregressiveTextModel, DiffusionTextModel, load
-from cdcd.text_model import TextModel
+from cdcd.inference.generation import AutoregressiveTextModel, DiffusionTextModel, load
+from cdcd.inference.text_model import TextModel
+from cdcd.metrics.intervals import pooled_entropy_interval, ratio_interval
+from cdcd.metrics.matches import MatchSummary, longest_matches, summarise_matches
+from cdcd.metrics.mauve import mauve
+from cdcd.metrics.statistics import first_tokens, text_statistics
 from cdcd.training.checkpoint import RunDirectory
-from cdcd.training.config import RunConfig
 from cdcd.training.validation import validate
 
 Setting = dict[str, Any]

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import torch
 
-from cdcd.data import tales
+from cdcd.config import DataConfig
 from cdcd.data.corpus import BUILT_IN
-from cdcd.data.markov import markov_chain
-from cdcd.data.tokenizer import EOS, PAD, Tokenizer, WordTokenizer
+from cdcd.data.tokenizers import Tokenizer, WordTokenizer
+from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.judge import Judge
 from cdcd.evaluation.texts import Texts
-from cdcd.training.config import DataConfig
+from cdcd.languages import tales
+from cdcd.languages.markov import markov_chain
 
 
 @dataclass(frozen=True)

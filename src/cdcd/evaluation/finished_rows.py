@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cdcd.evaluation.translation import ByCount, Scores
 from cdcd.evaluation.translation_report import Exact, TranslationRow
 from cdcd.files import write_atomically
+from cdcd.metrics.translation import ByCount, Scores
 from cdcd.settings import from_dict
 
 

@@ -12,16 +12,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cdcd.data import numerals
+from cdcd.config import RunConfig
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs
 from cdcd.data.parallel import BUILT_IN_PAIRS, Pair, ParallelDocuments
 from cdcd.data.readers import Documents
-from cdcd.data.tokenizer import EOS, PAD, Tokenizer, WordTokenizer
+from cdcd.data.tokenizers import Tokenizer, WordTokenizer
+from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.provenance import training_sequences
-from cdcd.evaluation.translation import Corpus
-from cdcd.evaluation.words import LanguageProfiles
+from cdcd.languages import numerals
+from cdcd.metrics.translation import Corpus
+from cdcd.metrics.words import LanguageProfiles
 from cdcd.seeding import generator_for
-from cdcd.training.config import RunConfig
 from cdcd.training.run import built_in_pairs
 
 BUILT_IN_SEEDS = {"test": 10**9 + 1, "valid": 10**9 + 2}

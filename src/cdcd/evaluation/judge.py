@@ -15,10 +15,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from cdcd.data.tokenizer import EOS, PAD, Tokenizer, tokenizer_hash
+from cdcd.data.tokenizers import Tokenizer, tokenizer_hash
+from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.texts import Texts
-from cdcd.generation import AutoregressiveTextModel, load
-from cdcd.networks.autoregressive import token_nll
+from cdcd.inference.generation import AutoregressiveTextModel, load
+from cdcd.networks.autoregressive_text import token_nll
 from cdcd.networks.precision import choose_device
 
 HUGGING_FACE = "hf:"

@@ -5,14 +5,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from cdcd.config import RunConfig
 from cdcd.data.corpus import BUILT_IN, to_sequences
-from cdcd.data.shards import InMemory, Sequences, TokenDataset, is_dataset
-from cdcd.data.tokenizer import Tokenizer, tokenizer_hash
+from cdcd.data.sequences import InMemory, Sequences, TokenDataset, is_dataset
+from cdcd.data.tokenizers import Tokenizer, tokenizer_hash
 from cdcd.evaluation.judge import HUGGING_FACE
 from cdcd.evaluation.texts import full_documents
-from cdcd.text_model import TextModel
+from cdcd.inference.text_model import TextModel
 from cdcd.training.checkpoint import RunDirectory
-from cdcd.training.config import RunConfig
 from cdcd.training.run import load_corpus, load_documents, prepared_sequences
 
 

@@ -11,11 +11,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import cdcd
+from cdcd._version import __version__
 from cdcd.evaluation.exact import ExactScores
-from cdcd.evaluation.matches import MatchSummary
-from cdcd.evaluation.statistics import TextStatistics
-from cdcd.evaluation.uncertainty import Interval, interpolate_at, mean_and_error
+from cdcd.metrics.intervals import Interval, interpolate_at, mean_and_error
+from cdcd.metrics.matches import MatchSummary
+from cdcd.metrics.statistics import TextStatistics
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def environment() -> dict[str, str]:
     """What the numbers depend on besides the configuration."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
     return {
-        "cdcd": cdcd.__version__,
+        "cdcd": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": device or platform.machine(),

@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from cdcd.data.shards import InMemory, Sequences
-from cdcd.data.tokenizer import EOS, PAD, Tokenizer
+from cdcd.data.sequences import InMemory, Sequences
+from cdcd.data.tokenizers import Tokenizer
+from cdcd.data.vocabulary import EOS, PAD
 from cdcd.seeding import generator_for
 
 Protocol = Literal["half", "random"]

@@ -15,8 +15,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.progress import Progress
 
-import cdcd
-from cdcd.data import numerals
+from cdcd._version import __version__
 from cdcd.evaluation.finished_rows import FinishedRow, FinishedRows
 from cdcd.evaluation.held_out_pairs import (
     HeldOutPairs,
@@ -28,17 +27,7 @@ from cdcd.evaluation.held_out_pairs import (
     overlap,
     training_pairs,
 )
-from cdcd.evaluation.mbr import mbr_batch
 from cdcd.evaluation.provenance import described, training_text
-from cdcd.evaluation.translation import (
-    Corpus,
-    bleu_difference,
-    chosen_samples,
-    mbr_curve,
-    score,
-    signatures,
-    utility_for,
-)
 from cdcd.evaluation.translation_report import (
     Difference,
     Exact,
@@ -59,8 +48,19 @@ from cdcd.evaluation.translation_systems import (
     load_systems,
 )
 from cdcd.evaluation.translation_texts import write_examples, write_hypotheses
-from cdcd.evaluation.words import LanguageProfiles
-from cdcd.translator import SURENESS, Done, Samples, check_sureness
+from cdcd.inference.translator import SURENESS, Done, Samples, check_sureness
+from cdcd.languages import numerals
+from cdcd.metrics.mbr import mbr_batch
+from cdcd.metrics.translation import (
+    Corpus,
+    bleu_difference,
+    chosen_samples,
+    mbr_curve,
+    score,
+    signatures,
+    utility_for,
+)
+from cdcd.metrics.words import LanguageProfiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +229,7 @@ class TranslationEvaluation:
             "batch_size": config.batch_size,
             "test_set": self.held_out.hash,
             "profiles": self.profiles and hashed(self.profiles.log_odds),
-            "cdcd": cdcd.__version__,
+            "cdcd": __version__,
         }
 
     @property

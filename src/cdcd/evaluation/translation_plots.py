@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from cdcd.evaluation.translation_report import TranslationReport
-    from cdcd.evaluation.uncertainty import Interval
+    from cdcd.metrics.intervals import Interval
 
 
 def plot_bleu_by_count(report: "TranslationReport", path: Path) -> None:

@@ -9,14 +9,12 @@ from typing import Any
 
 import torch
 
+from cdcd.config import BeamConfig, DecodingConfig, RunConfig
 from cdcd.data.sentences import pack_sentences
 from cdcd.files import read_json
-from cdcd.networks.beam import BeamConfig
-from cdcd.networks.decoding import DecodingConfig
+from cdcd.inference.translation import load_translator
+from cdcd.inference.translator import Done, Samples, Translator
 from cdcd.training.checkpoint import RunDirectory
-from cdcd.training.config import RunConfig
-from cdcd.translation import load_translator
-from cdcd.translator import Done, Samples, Translator
 
 Setting = dict[str, Any]
 KINDS = {"diffusion": "cdcd", "autoregressive": "autoregressive"}

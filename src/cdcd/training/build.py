@@ -2,18 +2,23 @@
 
 import torch
 
-from cdcd.networks.autoregressive import AutoregressiveModel
-from cdcd.networks.language_model import LanguageModel
-from cdcd.networks.translation import TranslationModel
-from cdcd.networks.translator import AutoregressiveTranslator
+from cdcd.config import RunConfig
+from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
+from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
+from cdcd.networks.diffusion_text import DiffusionTextNetwork
+from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
 from cdcd.training.compiling import compile_blocks
-from cdcd.training.config import RunConfig
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import make_engine
-from cdcd.training.tasks import AutoregressiveTask, DiffusionTask, Task
-from cdcd.training.translation import AutoregressiveTranslationTask, TranslationTask
+from cdcd.training.tasks import AutoregressiveTextTask, DiffusionTask, Task
+from cdcd.training.translation import AutoregressiveTranslationTask, DiffusionTranslationTask
 
-AnyModel = LanguageModel | AutoregressiveModel | TranslationModel | AutoregressiveTranslator
+AnyModel = (
+    DiffusionTextNetwork
+    | AutoregressiveTextNetwork
+    | DiffusionTranslationNetwork
+    | AutoregressiveTranslationNetwork
+)
 
 
 def build_model(config: RunConfig, vocab_size: int) -> AnyModel:
@@ -27,24 +32,24 @@ def build_model(config: RunConfig, vocab_size: int) -> AnyModel:
 
 def _build_language_model(
     config: RunConfig, vocab_size: int
-) -> LanguageModel | AutoregressiveModel:
+) -> DiffusionTextNetwork | AutoregressiveTextNetwork:
     sizes = {"vocab_size": vocab_size, "length": config.data.length}
     if config.model == "autoregressive":
-        return AutoregressiveModel(config.network, **sizes, tied=config.network.tied_head)
-    return LanguageModel(config.network, config.embedding, config.process, **sizes)
+        return AutoregressiveTextNetwork(config.network, **sizes, tied=config.network.tied_head)
+    return DiffusionTextNetwork(config.network, config.embedding, config.process, **sizes)
 
 
 def _build_translator(
     config: RunConfig, vocab_size: int
-) -> TranslationModel | AutoregressiveTranslator:
+) -> DiffusionTranslationNetwork | AutoregressiveTranslationNetwork:
     sizes = {
         "vocab_size": vocab_size,
         "source_length": config.data.source_length,
         "length": config.data.length,
     }
     if config.model == "autoregressive":
-        return AutoregressiveTranslator(config.seq2seq, **sizes)
-    return TranslationModel(config.seq2seq, config.embedding, config.process, **sizes)
+        return AutoregressiveTranslationNetwork(config.seq2seq, **sizes)
+    return DiffusionTranslationNetwork(config.seq2seq, config.embedding, config.process, **sizes)
 
 
 def make_task(
@@ -62,11 +67,11 @@ def make_task(
         compile_blocks(model.blocks, config.training.compile, device)
     where = {"device": device, "dtype": dtype, "engine": engine, "world": world}
     match model:
-        case TranslationModel():
-            return TranslationTask(config, model, **where)
-        case AutoregressiveTranslator():
+        case DiffusionTranslationNetwork():
+            return DiffusionTranslationTask(config, model, **where)
+        case AutoregressiveTranslationNetwork():
             return AutoregressiveTranslationTask(config, model, **where)
-        case AutoregressiveModel():
-            return AutoregressiveTask(config, model, **where)
-        case LanguageModel():
+        case AutoregressiveTextNetwork():
+            return AutoregressiveTextTask(config, model, **where)
+        case DiffusionTextNetwork():
             return DiffusionTask(config, model, **where)

@@ -24,11 +24,11 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
-import cdcd
-from cdcd.data.tokenizer import Tokenizer, load_tokenizer
+from cdcd._version import __version__
+from cdcd.config import RunConfig
+from cdcd.data.tokenizers import Tokenizer, load_tokenizer
 from cdcd.files import file_hash, read_json, write_atomically, write_durably
 from cdcd.settings import from_dict
-from cdcd.training.config import RunConfig
 
 Tensors = dict[str, Tensor]
 
@@ -70,7 +70,7 @@ class RunDirectory:
         building = path.with_name(f".{path.name}.building-{os.getpid()}")
         try:
             (building / "tokenizer").mkdir(parents=True)
-            described = {"cdcd_version": cdcd.__version__, "vocab_size": tokenizer.vocab_size}
+            described = {"cdcd_version": __version__, "vocab_size": tokenizer.vocab_size}
             described["config"] = dataclasses.asdict(config)
             write_durably(building / "config.json", json.dumps(described, indent=2).encode())
             tokenizer.save(building / "tokenizer")

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from cdcd.training.config import TrainingConfig
+from cdcd.config import TrainingConfig
 from cdcd.training.parallel import part_of, whole
 
 Tensors = dict[str, Tensor]

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cdcd.data import numerals
+from cdcd.config import DataConfig, RunConfig
 from cdcd.data.corpus import (
     BUILT_IN,
     Split,
@@ -19,15 +19,15 @@ from cdcd.data.corpus import (
 )
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs, pairs_in_memory
 from cdcd.data.parallel import BUILT_IN_PAIRS
-from cdcd.data.shards import InMemory, Sequences, TokenDataset, is_dataset
-from cdcd.data.tokenizer import Tokenizer, tokenizer_hash
+from cdcd.data.sequences import InMemory, Sequences, TokenDataset, is_dataset
+from cdcd.data.tokenizers import Tokenizer, numerals_tokenizer, tokenizer_hash
+from cdcd.languages import numerals
+from cdcd.presets import TRANSLATION
 from cdcd.settings import flatten, override
 from cdcd.training.checkpoint import Checkpoint, RunDirectory, check_shapes, refuse_existing
 from cdcd.training.compiling import start_workers
-from cdcd.training.config import DataConfig, RunConfig
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import check_shares
-from cdcd.training.presets import TRANSLATION
 from cdcd.training.trainer import Trainer, initial_checkpoint
 
 
@@ -100,7 +100,7 @@ def load_pairs(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus:
 def _pairs(config: RunConfig, tokenizer: Tokenizer | None) -> Corpus:
     data = config.data
     if data.source == BUILT_IN_PAIRS:
-        return _built_in_pairs(config, tokenizer or numerals.tokenizer())
+        return _built_in_pairs(config, tokenizer or numerals_tokenizer())
     if data.source in BUILT_IN:
         raise ValueError(
             f"{data.source} holds no pairs to translate: give --data {BUILT_IN_PAIRS}, or a folder "

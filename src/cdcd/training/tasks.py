@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from cdcd.config import RunConfig
+from cdcd.diffusion.draws import draw_for_step, room_for_noisy
 from cdcd.diffusion.estimator import Network
 from cdcd.diffusion.objective import (
     Draws,
@@ -24,22 +26,20 @@ from cdcd.diffusion.objective import (
     training_loss,
 )
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.networks.autoregressive import AutoregressiveModel, counted, token_nll
-from cdcd.networks.language_model import LanguageModel
+from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork, counted, token_nll
+from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
+from cdcd.networks.diffusion_text import DiffusionTextNetwork
+from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
 from cdcd.networks.precision import Autocast
-from cdcd.networks.translation import TranslationModel
-from cdcd.networks.translator import AutoregressiveTranslator
 from cdcd.training.checkpoint import Tensors, with_prefix, without_prefix
 from cdcd.training.compiling import compiled
-from cdcd.training.config import RunConfig
 from cdcd.training.distributed import ALONE, World
-from cdcd.training.draws import draw_for_step, room_for_noisy
 from cdcd.training.optimiser import make_adam
 from cdcd.training.parallel import Alone, Engine
 from cdcd.training.validation import Report, TokenReport, validate
 
-D = TypeVar("D", LanguageModel, TranslationModel)
-A = TypeVar("A", AutoregressiveModel, AutoregressiveTranslator)
+D = TypeVar("D", DiffusionTextNetwork, DiffusionTranslationNetwork)
+A = TypeVar("A", AutoregressiveTextNetwork, AutoregressiveTranslationNetwork)
 
 RECENT = 8
 """Batches whose losses are kept for the picture of the warp."""
@@ -270,7 +270,7 @@ class DiffusionTask(Generic[D]):
         self.recent.extend(zip(*columns, strict=True))
 
 
-class AutoregressiveTask(Generic[A]):
+class AutoregressiveTextTask(Generic[A]):
     """Next-token prediction, the baseline of Table 3 and the judge; padding is not predicted."""
 
     def __init__(

@@ -15,7 +15,8 @@ from jaxtyping import Float
 from rich.console import Console
 from torch import Tensor, nn
 
-from cdcd.data.shards import Sequences, Shuffled
+from cdcd.config import RunConfig
+from cdcd.data.sequences import Sequences, Shuffled
 from cdcd.networks.precision import choose_dtype, keep_freed_memory
 from cdcd.training.build import make_task
 from cdcd.training.captured import CapturedStep
@@ -29,7 +30,6 @@ from cdcd.training.checkpoint import (
     without_prefix,
 )
 from cdcd.training.compiling import is_graphed
-from cdcd.training.config import RunConfig
 from cdcd.training.distributed import ALONE, World, is_lost_contact
 from cdcd.training.logging import Display, MetricsLog, NoLog
 from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_adam, make_muon

@@ -8,18 +8,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cdcd.data.tokenizer import PAD
+from cdcd.data.vocabulary import PAD
 from cdcd.diffusion.estimator import Network
 from cdcd.diffusion.objective import Draws, index_self_conditioned
+from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
+from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
 from cdcd.networks.precision import Autocast
-from cdcd.networks.translation import TranslationModel
-from cdcd.networks.translator import AutoregressiveTranslator
 from cdcd.seeding import generator_for
 from cdcd.training.distributed import World
-from cdcd.training.tasks import AutoregressiveTask, DiffusionTask
+from cdcd.training.tasks import AutoregressiveTextTask, DiffusionTask
 
 
-class TranslationTask(DiffusionTask[TranslationModel]):
+class DiffusionTranslationTask(DiffusionTask[DiffusionTranslationNetwork]):
     """Score interpolation of the target, given the source; some sources are hidden, for guidance."""
 
     @property
@@ -57,7 +57,7 @@ class TranslationTask(DiffusionTask[TranslationModel]):
         return Autocast(self.model.bind(encoded, rows), self.device, self.dtype)
 
 
-class AutoregressiveTranslationTask(AutoregressiveTask[AutoregressiveTranslator]):
+class AutoregressiveTranslationTask(AutoregressiveTextTask[AutoregressiveTranslationNetwork]):
     """Next-token prediction of the target, with smoothed labels."""
 
     @property
@@ -97,7 +97,7 @@ def spread(
     return target.gather(1, which).masked_fill(~is_token, PAD)
 
 
-def all_blocks(model: TranslationModel | AutoregressiveTranslator) -> nn.Module:
+def all_blocks(model: DiffusionTranslationNetwork | AutoregressiveTranslationNetwork) -> nn.Module:
     """The blocks of both stacks."""
     return nn.ModuleList([model.encoder.blocks, model.blocks])
 

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cdcd.data.tokenizer import PAD
+from cdcd.config import RunConfig
+from cdcd.data.vocabulary import PAD
+from cdcd.diffusion.draws import conditioning_masks
 from cdcd.diffusion.estimator import Network
 from cdcd.diffusion.objective import Draws, Room, training_loss
 from cdcd.diffusion.warping import NoiseSchedule, from_unit
 from cdcd.seeding import generator_for
-from cdcd.training.config import RunConfig
-from cdcd.training.draws import conditioning_masks
 
 NUM_LEVELS = 12
 

@@ -1,0 +1,1 @@
+"""Trained models in use: loading, text models, translators, decoders."""

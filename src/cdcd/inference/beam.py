@@ -1,0 +1,147 @@
+"""Beam search: the targets to which an autoregressive translator gives the highest scores (§6.6).
+
+score(target) = ln p(target | source) / ((5 + length) / 6)^α        (Wu et al., 2016)
+
+A hypothesis ends with EOS, which its length counts. The live ones, which have not ended, are ordered by
+ln p, being equally long; those that have are kept apart and ordered by score. Of twice as many
+extensions as there is room for, those that end are compared with what is kept, and the best others
+live on. A sentence is done when no live hypothesis can come to a score above the best one kept.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from cdcd.config import BeamConfig
+from cdcd.data.vocabulary import EOS, PAD
+from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
+from cdcd.networks.blocks import KeyValueCache
+
+
+@dataclass(frozen=True, eq=False)
+class Hypotheses:
+    """Some targets for each sentence, best first."""
+
+    tokens: Int[Tensor, "batch beam seq"]
+    """Padded after the EOS."""
+    scores: Float[Tensor, "batch beam"]
+    """−∞ where there is no hypothesis."""
+
+    def best(self) -> Int[Tensor, "batch seq"]:
+        return self.tokens[:, 0]
+
+
+@torch.no_grad()
+def beam_search(
+    model: AutoregressiveTranslationNetwork, source: Int[Tensor, "batch source"], config: BeamConfig
+) -> Hypotheses:
+    """The best targets that are found for each source; a sentence's do not depend on its batch.
+
+    At the last position only EOS is allowed, so every hypothesis has the score that the model gives
+    it. The precision is that of the model, or of torch.autocast around it.
+    """
+    assert not model.training
+    batch, beam, length = len(source), config.beam_size, _check_length(model, config)
+    memory, caches = model.encode(source), model.new_caches(batch * beam, length)
+    inputs, positions = model.start(batch * beam), torch.arange(length, device=source.device)
+    live, ended = (_nothing(batch, beam, length, source.device) for _ in range(2))
+    # All rows of a sentence are the same at the start: only one counts.
+    live.scores[:, 0] = 0.0
+    for i in range(length):
+        logits = model.next_logits(inputs, positions[i : i + 1], memory, caches)
+        extended, parents = _extend(live, logits, i, is_last=i == length - 1)
+        ended = _keep_ended(ended, extended, i, config)
+        live, chosen = _keep_live(extended, i, beam)
+        live.scores.masked_fill_(_is_done(live, ended, i + 1, length, config)[:, None], -torch.inf)
+        if not live.scores.isfinite().any():
+            break
+        _follow(caches, parents.gather(1, chosen))
+        inputs = live.tokens[:, :, i].reshape(-1, 1)
+    is_empty = ended.scores.isneginf()[..., None]
+    return Hypotheses(ended.tokens.masked_fill(is_empty, PAD), ended.scores)
+
+
+def _check_length(model: AutoregressiveTranslationNetwork, config: BeamConfig) -> int:
+    length = config.max_length or model.length
+    if length > model.length:
+        raise ValueError(f"max_length is {length}, the model's targets have at most {model.length}")
+    return length
+
+
+def _nothing(batch: int, beam: int, length: int, device: torch.device) -> Hypotheses:
+    tokens = torch.full((batch, beam, length), PAD, device=device)
+    return Hypotheses(tokens, torch.full((batch, beam), -torch.inf, device=device))
+
+
+def _follow(caches: list[KeyValueCache], parents: Int[Tensor, "batch beam"]) -> None:
+    """Give each live hypothesis what the one that it extends has read."""
+    batch, beam = parents.shape
+    rows = parents + beam * torch.arange(batch, device=parents.device)[:, None]
+    for cache in caches:
+        cache.reorder(rows.flatten())
+
+
+def _extend(
+    live: Hypotheses, logits: Float[Tensor, "rows vocab"], i: int, *, is_last: bool
+) -> tuple[Hypotheses, Int[Tensor, "batch extended"]]:
+    """The best extensions by one token, by ln p, and which live hypothesis each extends.
+
+    Each live hypothesis ends in one way, so twice their number leaves enough that have not ended.
+    """
+    batch, beam = live.scores.shape
+    precision = torch.promote_types(logits.dtype, torch.float32)
+    log_probs = torch.log_softmax(logits, dim=-1, dtype=precision)
+    allowed = torch.full_like(log_probs[0], -torch.inf if is_last else 0.0)
+    allowed[EOS], allowed[PAD] = 0.0, -torch.inf
+    scores = live.scores[..., None] + (log_probs + allowed).unflatten(0, (batch, beam))
+    vocab = scores.shape[-1]
+    best, places = scores.flatten(1).topk(min(2 * beam, beam * vocab), dim=1)
+    parents = places // vocab
+    tokens = _gather(live.tokens, parents)
+    tokens[:, :, i] = places % vocab
+    return Hypotheses(tokens, best), parents
+
+
+def _keep_ended(ended: Hypotheses, extended: Hypotheses, i: int, config: BeamConfig) -> Hypotheses:
+    """The best hypotheses that have ended, now or before."""
+    scores = _where(extended, i, has_ended=True) / config.penalty(i + 1)
+    everything = Hypotheses(
+        torch.cat([ended.tokens, extended.tokens], dim=1), torch.cat([ended.scores, scores], dim=1)
+    )
+    return _best(everything, config.beam_size)[0]
+
+
+def _keep_live(
+    extended: Hypotheses, i: int, beam: int
+) -> tuple[Hypotheses, Int[Tensor, "batch beam"]]:
+    """The best extensions that have not ended, and which they are."""
+    return _best(Hypotheses(extended.tokens, _where(extended, i, has_ended=False)), beam)
+
+
+def _where(extended: Hypotheses, i: int, *, has_ended: bool) -> Float[Tensor, "batch extended"]:
+    """The scores of those that have ended, or of the others; −∞ elsewhere."""
+    is_other = (extended.tokens[:, :, i] == EOS) != has_ended
+    return extended.scores.masked_fill(is_other, -torch.inf)
+
+
+def _best(hypotheses: Hypotheses, count: int) -> tuple[Hypotheses, Int[Tensor, "batch kept"]]:
+    scores, places = hypotheses.scores.topk(count, dim=1)
+    return Hypotheses(_gather(hypotheses.tokens, places), scores), places
+
+
+def _gather(
+    values: Shaped[Tensor, "batch beam seq"], places: Int[Tensor, "batch kept"]
+) -> Shaped[Tensor, "batch kept seq"]:
+    return values.gather(1, places[..., None].expand(-1, -1, values.shape[2]))
+
+
+def _is_done(
+    live: Hypotheses, ended: Hypotheses, read: int, length: int, config: BeamConfig
+) -> Bool[Tensor, " batch"]:
+    """Whether the best live hypothesis, were all further tokens certain, would still not win."""
+    log_prob = live.scores[:, 0]
+    # The penalty is monotonic in the length, so the highest score is at the first or last end.
+    first, last = config.penalty(min(read + 1, length)), config.penalty(length)
+    return ended.scores[:, 0] >= torch.maximum(log_prob / first, log_prob / last)

@@ -1,0 +1,220 @@
+"""What every text model can do: complete prompts and fill gaps of a canvas."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from cdcd.config import RunConfig
+from cdcd.data.tokenizers import Tokenizer
+from cdcd.data.vocabulary import EOS, PAD
+from cdcd.networks.precision import Autocast
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """A sequence to fill: given tokens, and None where one is to be generated."""
+
+    tokens: tuple[int | None, ...]
+
+    @property
+    def is_noisy(self) -> list[bool]:
+        return [token is None for token in self.tokens]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One generated sequence."""
+
+    text: str
+    tokens: tuple[int, ...]
+    """The tokens that are shown: up to the end of the document."""
+    is_given: tuple[bool, ...]
+    seed: tuple[int, int]
+    """The seed and the index of the sample, from which its noise was drawn."""
+
+
+class TextModel(ABC):
+    """A trained model with its tokenizer: what completes prompts and fills gaps."""
+
+    def __init__(
+        self, config: RunConfig, tokenizer: Tokenizer, model: nn.Module, dtype: torch.dtype
+    ) -> None:
+        self.config, self.tokenizer = config, tokenizer
+        self.device = next(model.parameters()).device
+        self.dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        model.to(self.dtype).eval().requires_grad_(False)
+        self.network = Autocast(model, self.device, dtype)
+
+    @abstractmethod
+    def settings(self, changes: Mapping[str, Any]) -> Any:
+        """The run's own sampling settings with changes."""
+
+    @abstractmethod
+    def fill(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        is_noisy: Bool[Tensor, "batch seq"],
+        places: Sequence[tuple[int, int]],
+        settings: Any,
+        *,
+        callback: Callable[[Any], None] | None = None,
+    ) -> Int[Tensor, "batch seq"]:
+        """Generate the noisy positions of sequences; row i draws from (seed, index) = places[i].
+
+        The callback sees each step: a StepInfo of a diffusion model, else the position just filled.
+        """
+
+    @property
+    def length(self) -> int:
+        """Tokens in a sequence."""
+        return self.config.data.length
+
+    def complete(
+        self,
+        prompt: str = "",
+        *,
+        num_samples: int = 1,
+        seed: int = 0,
+        length: int | None = None,
+        ignore_eos: bool = False,
+        callback: Callable[[Any], None] | None = None,
+        **settings: Any,
+    ) -> list[str]:
+        """Texts that begin with `prompt`. `settings` are fields of SamplingConfig."""
+        generated = self.generate(
+            self.prompt_canvas(prompt, length),
+            num_samples=num_samples,
+            seed=seed,
+            length=length,
+            ignore_eos=ignore_eos,
+            callback=callback,
+            **settings,
+        )
+        return [each.text for each in generated]
+
+    def infill(
+        self,
+        text: str,
+        *,
+        seed: int = 0,
+        callback: Callable[[Any], None] | None = None,
+        **settings: Any,
+    ) -> str:
+        r"""The text with its gaps filled: `[5]` is a gap of five tokens, `\[5]` is plain text."""
+        canvas = self.infill_canvas(text)
+        return self.generate(canvas, seed=seed, callback=callback, **settings)[0].text
+
+    def prompt_canvas(self, prompt: str, length: int | None = None) -> Canvas:
+        """A prompt, and room for the rest."""
+        tokens = self.tokenizer.encode(prompt.rstrip(), strict=True)
+        room = self._checked_length(length)
+        if len(tokens) >= room:
+            raise ValueError(
+                f"the prompt has {len(tokens)} tokens, but only {room} fit with at least one to "
+                f"generate; shorten the prompt"
+                + ("" if length is None else f" or raise --length to at most {self.length}")
+            )
+        return Canvas((*tokens, *[None] * (self.length - len(tokens))))
+
+    def infill_canvas(self, text: str) -> Canvas:
+        """A text with gaps, and its end."""
+        tokens: list[int | None] = []
+        for part in split_gaps(text):
+            if isinstance(part, int):
+                if not 1 <= part <= self.length:
+                    raise ValueError(
+                        f"a gap of [{part}] tokens cannot be filled: gaps have 1 to {self.length}"
+                    )
+                tokens += [None] * part
+            else:
+                tokens += self.tokenizer.encode(part, strict=True)
+        if None not in tokens:
+            raise ValueError("there is no gap in the text; write [5] for a gap of five tokens")
+        if len(tokens) > self.length:
+            raise ValueError(
+                f"the text with its gaps has {len(tokens)} tokens, the model's sequences {self.length}"
+            )
+        return Canvas(tuple(self._ended(tokens)))
+
+    def _ended(self, tokens: list[int | None]) -> list[int | None]:
+        """Say that the document ends here; what would follow is padding, or another document."""
+        room = self.length - len(tokens)
+        after = PAD if self.config.data.layout == "documents" else None
+        return [*tokens, EOS, *([after] * (room - 1))] if room else tokens
+
+    def _checked_length(self, length: int | None) -> int:
+        if length is not None and not 1 <= length <= self.length:
+            raise ValueError(
+                f"length is {length}, but this model's sequences have {self.length} tokens: "
+                f"choose 1 to {self.length}"
+            )
+        return length or self.length
+
+    def generate(
+        self,
+        canvas: Canvas | Sequence[Canvas],
+        *,
+        num_samples: int = 1,
+        seed: int = 0,
+        length: int | None = None,
+        ignore_eos: bool = False,
+        batch_size: int = 64,
+        callback: Callable[[Any], None] | None = None,
+        **settings: Any,
+    ) -> list[Generated]:
+        """Fill each canvas `num_samples` times. Sample i depends on (seed, i) alone, not on its batch."""
+        for name, value in (("num_samples", num_samples), ("batch_size", batch_size)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}, it must be at least 1")
+        room = self._checked_length(length)
+        chosen = self.settings(settings)
+        canvases = [canvas] if isinstance(canvas, Canvas) else list(canvas)
+        jobs = [
+            (c, (seed, i)) for i, c in enumerate(c for c in canvases for _ in range(num_samples))
+        ]
+        done: list[Generated] = []
+        for start in range(0, len(jobs), batch_size):
+            batch = jobs[start : start + batch_size]
+            rows = [[PAD if token is None else token for token in c.tokens] for c, _ in batch]
+            tokens = self.fill(
+                torch.tensor(rows, device=self.device),
+                torch.tensor([c.is_noisy for c, _ in batch], device=self.device),
+                [place for _, place in batch],
+                chosen,
+                callback=callback,
+            )
+            shown = zip(batch, tokens.tolist(), strict=True)
+            done += [self._shown(c, place, row[:room], ignore_eos) for (c, place), row in shown]
+        return done
+
+    def _shown(
+        self, canvas: Canvas, place: tuple[int, int], row: list[int], ignore_eos: bool
+    ) -> Generated:
+        is_given = tuple(not noisy for noisy in canvas.is_noisy[: len(row)])
+        # The document ends at the first EOS that no given text follows.
+        text = [i for i, token in enumerate(row) if is_given[i] and token not in (EOS, PAD)]
+        first = text[-1] + 1 if text else 0
+        if not ignore_eos and EOS in row[first:]:
+            row = row[: row.index(EOS, first)]
+            is_given = is_given[: len(row)]
+        return Generated(self.tokenizer.decode(row), tuple(row), is_given, place)
+
+
+def split_gaps(text: str) -> list[str | int]:
+    r"""Text and gaps in turn: "The [5] went" -> ["The", 5, " went"]; `\[5]` stays text."""
+    parts: list[str | int] = []
+    for piece in re.split(r"((?<!\\)\[\d+\])", text):
+        if re.fullmatch(r"\[\d+\]", piece):
+            # The gap's first token brings its own space.
+            if parts and isinstance(parts[-1], str):
+                parts[-1] = parts[-1].rstrip(" ")
+            parts.append(int(piece[1:-1]))
+        elif piece:
+            parts.append(re.sub(r"\\(\[\d+\])", r"\1", piece))
+    return parts

@@ -1,0 +1,233 @@
+"""Numerals: a translation task that needs no download, English and German, with an exact judge.
+
+A sentence means a frame and the values of its slots: (rise, person Anna, time half past two). A frame
+has one or more templates in each language, a value one or more wordings (`phrasebook.py`,
+`number_words.py`), so a meaning can be said in several ways, each of them right:
+
+    Anna gets up at half past two in the morning.  |  Anna steht morgens um halb drei auf.
+
+Word order differs as the two languages do: participles and verbs of clauses at the end, separable
+verbs, the verb in second place. `parse` is the exact inverse of `wordings`.
+"""
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Literal, TypeAlias
+
+from cdcd.languages import number_words as words
+from cdcd.languages.number_words import LANGUAGES, Language
+from cdcd.languages.phrasebook import FRAMES, KINDS, SLOT, Value, kinds_in
+from cdcd.languages.words import GLUE
+from cdcd.settings import unknown
+
+Direction: TypeAlias = Literal["en-de", "de-en"]
+DIRECTIONS: tuple[Direction, ...] = ("en-de", "de-en")
+HELD_OUT = 26
+"""Of 256 meanings, how many can be held out."""
+LENGTH = 32
+"""Tokens of `numerals_tokenizer()` that any sentence fits into, its end included."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a sentence says."""
+
+    frame: str
+    values: tuple[tuple[str, Value], ...]
+    """Values of the slots, by their kind."""
+
+
+# Saying
+
+
+def draw(rng: random.Random) -> Meaning:
+    """A meaning, every frame as likely as any other."""
+    frame = rng.choice(list(FRAMES))
+    values = {kind: KINDS[kind].draw(rng) for kind in kinds_in(frame)}
+    if "year" in values and values.get("date") == (2, 29):
+        values["date"] = (2, words.days_in(2, int(values["year"])))  # pyright: ignore[reportArgumentType]
+    return Meaning(frame, tuple(values.items()))
+
+
+def wordings(meaning: Meaning, language: Language) -> list[str]:
+    """All sentences that say it, the plainest first."""
+    found: list[str] = []
+    for template in FRAMES[meaning.frame][language]:
+        fillings = [_filled(meaning, language, *slot) for slot in SLOT.findall(template)]
+        parts = SLOT.sub("\0", template).split("\0")
+        for chosen in product(*fillings):
+            text = "".join(part + word for part, word in zip(parts, (*chosen, ""), strict=True))
+            found.append(text[0].upper() + text[1:])
+    return found
+
+
+def _filled(meaning: Meaning, language: Language, kind: str, form: str) -> list[str]:
+    return KINDS[kind].wordings(dict(meaning.values)[kind], language, form)
+
+
+def is_held_out(meaning: Meaning) -> bool:
+    """Whether a meaning belongs to the tenth that can be kept from training, by its hash."""
+    return hashlib.blake2b(repr(meaning).encode(), digest_size=1).digest()[0] < HELD_OUT
+
+
+def sample_pairs(
+    count: int,
+    *,
+    seed: int,
+    direction: Direction = "en-de",
+    first: int = 0,
+    held_out: bool | None = None,
+) -> list[tuple[str, str]]:
+    """English and German sentences that mean the same; pair n is a function of (seed, n) alone.
+
+    The source is worded in any way, the target in the plainest, so that it is a function of the
+    source. Held out: only meanings that are, or only those that are not; None: any.
+    """
+    check_direction(direction)
+    numbers = range(first, first + count)
+    return [_sample_pair(seed, number, direction, held_out) for number in numbers]
+
+
+def _sample_pair(
+    seed: int, number: int, direction: Direction, held_out: bool | None
+) -> tuple[str, str]:
+    rng = random.Random(f"{seed} {number}")
+    meaning = draw(rng)
+    while held_out is not None and is_held_out(meaning) != held_out:
+        meaning = draw(rng)
+    english, german = wordings(meaning, "en"), wordings(meaning, "de")
+    if direction == "en-de":
+        return rng.choice(english), german[0]
+    return english[0], rng.choice(german)
+
+
+def check_direction(direction: str) -> None:
+    if direction not in DIRECTIONS:
+        raise unknown("direction", direction, DIRECTIONS)
+
+
+# Reading
+
+
+@cache
+def _patterns(language: Language) -> tuple[tuple[str, list[tuple[str, str]], re.Pattern[str]], ...]:
+    """Frame, slots and regular expression of every template."""
+    found = []
+    for frame, templates in FRAMES.items():
+        for template in templates[language]:
+            slots: list[tuple[str, str]] = SLOT.findall(template)
+            groups = [f"({KINDS[kind].pattern(language, form)})" for kind, form in slots]
+            parts = map(re.escape, SLOT.sub("\0", template).split("\0"))
+            text = "".join(part + group for part, group in zip(parts, (*groups, ""), strict=True))
+            found.append((frame, slots, re.compile(text)))
+    return tuple(found)
+
+
+def parse(text: str, language: Language) -> set[Meaning]:
+    """What a sentence can mean; nothing where it is not one of this language."""
+    words.check_language(language)
+    if text[:1] != text[:1].upper():
+        return set()
+    return {
+        meaning
+        for start in {text[:1], text[:1].lower()}
+        for meaning in _readings(start + text[1:], language)
+    }
+
+
+def _readings(text: str, language: Language) -> Iterator[Meaning]:
+    for frame, slots, pattern in _patterns(language):
+        match = pattern.fullmatch(text)
+        if match is None:
+            continue
+        found: dict[str, set[Value]] = {}
+        for (kind, form), group in zip(slots, match.groups(), strict=True):
+            values = set(KINDS[kind].read(group, language, form))
+            found[kind] = found.get(kind, values) & values
+        kinds = kinds_in(frame)
+        for values in product(*(found[kind] for kind in kinds)):
+            yield Meaning(frame, tuple(zip(kinds, values, strict=True)))
+
+
+# Judging
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a translation is right."""
+
+    is_right: bool
+    reason: str
+    """`right`, `not grammatical`, or what is wrong: `wrong number`, `wrong date`, …, `wrong words`."""
+
+
+def check(source: str, hypothesis: str, direction: Direction) -> Verdict:
+    """Judge a translation: right if and only if it is a wording of what the source means."""
+    check_direction(direction)
+    source_language, language = ("en", "de") if direction == "en-de" else ("de", "en")
+    wanted = parse(source, source_language)
+    if not wanted:
+        raise ValueError(
+            f"the source {source!r} is not a sentence of the task in {source_language}"
+        )
+    found = parse(hypothesis, language)
+    if not found:
+        return Verdict(False, "not grammatical")
+    reasons = {_difference(one, other) for one, other in product(wanted, found)}
+    return Verdict("right" in reasons, "right" if "right" in reasons else min(reasons))
+
+
+def _difference(wanted: Meaning, found: Meaning) -> str:
+    if wanted == found:
+        return "right"
+    if wanted.frame != found.frame:
+        return "wrong words"
+    pairs = zip(wanted.values, found.values, strict=True)
+    wrong = [KINDS[kind].name for (kind, value), (_, other) in pairs if value != other]
+    return f"wrong {next((name for name in wrong if name != 'words'), 'words')}"
+
+
+# Tokens
+
+
+@cache
+def pieces() -> tuple[str, ...]:
+    """The words of the task; those of German numbers in their parts: ein ##und ##zwanzig."""
+    chunks = {chunk for text in _examples() for chunk in text.split()}
+    return tuple(sorted({piece for chunk in chunks for piece in _pieces_of(chunk)}))
+
+
+def _pieces_of(chunk: str) -> Iterator[str]:
+    parts, is_number = _number_parts()
+    spelt = (
+        part
+        for word in re.findall(r"[\w']+|[^\w\s]", chunk)
+        for part in (parts.findall(word) if is_number.fullmatch(word) else [word])
+    )
+    return (GLUE * (place > 0) + part for place, part in enumerate(spelt))
+
+
+@cache
+def _number_parts() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """One part of a German number, and all of one."""
+    stems = ("", "t", "st", "erst", "dritt", "siebt")
+    endings = [stem + ending for stem in stems for ending in ("e", "en")]
+    parts = [*words.UNITS["de"], *words.TENS["de"], "ein", "und", "hundert", "tausend", *endings]
+    part = "|".join(sorted(parts, key=len, reverse=True))
+    return re.compile(part), re.compile(f"({part})+")
+
+
+def _examples() -> Iterator[str]:
+    """Sentences that together have every word of the task, at every place it can be at."""
+    for frame in FRAMES:
+        kinds = kinds_in(frame)
+        for turn in range(max(len(KINDS[kind].examples) for kind in kinds)):
+            values = ((kind, KINDS[kind].examples) for kind in kinds)
+            meaning = Meaning(frame, tuple((k, each[turn % len(each)]) for k, each in values))
+            for language in LANGUAGES:
+                yield from wordings(meaning, language)

@@ -1,0 +1,1 @@
+"""Measures of text that need no model: BLEU, MAUVE, entropies, matches, intervals."""

@@ -1,0 +1,123 @@
+"""The autoregressive baseline (§6.5): a decoder of the same blocks that predicts the next token.
+
+ln p(tokens) = Σ_i ln p(tokens_i | tokens_0 … tokens_{i−1})
+
+The shift by one is inside: input 0 is a learnt start vector, input i is token i − 1, and the output
+at i predicts token i.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cdcd.data.vocabulary import PAD
+from cdcd.diffusion.cross_entropy import cross_entropies
+from cdcd.networks.blocks import (
+    Block,
+    KeyValueCache,
+    LayerNorm,
+    RotaryEmbedding,
+    initialise_blocks,
+)
+from cdcd.networks.diffusion_text import NetworkConfig
+
+INITIAL_LOGIT = 0.2
+"""Deviation of a new tied model's logits: small enough for a loss near ln(vocab_size)."""
+
+
+class AutoregressiveTextNetwork(nn.Module):
+    """A decoder-only Transformer. Tied: the output weights are the input embeddings."""
+
+    def __init__(
+        self, network: NetworkConfig, *, vocab_size: int, length: int, tied: bool = False
+    ) -> None:
+        super().__init__()
+        self.vocab_size, self.length = vocab_size, length
+        self.num_heads, width = network.num_heads, network.width
+        # The last row is the start vector.
+        self.embedding = nn.Embedding(vocab_size + 1, width)
+        # One position more than tokens: `features` reads the start and a whole sequence.
+        self.rotary = RotaryEmbedding(width // network.num_heads, length + 1)
+        self.blocks = nn.ModuleList(
+            Block(width, network.num_heads, network.mlp_ratio, None, causal=True)
+            for _ in range(network.num_blocks)
+        )
+        self.norm = LayerNorm(width)
+        self.head = None if tied else nn.Linear(width, vocab_size)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """As the diffusion network; small embeddings, which the first LayerNorm brings to size."""
+        initialise_blocks(self.blocks)
+        width = self.embedding.embedding_dim
+        nn.init.normal_(self.embedding.weight, std=INITIAL_LOGIT * width**-0.5)
+        if self.head is not None:
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
+
+    def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq vocab"]:
+        """Logits: those at i predict token i from the tokens before it."""
+        return self._logits(self.hidden(tokens))
+
+    def hidden(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
+        """The states that predict the tokens: state i has read the tokens before i, not token i."""
+        return self._read(self.inputs(tokens)[:, :-1])
+
+    def features(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch width"]:
+        """The state that has read the whole sequence, its last token too."""
+        return self.states(tokens)[:, -1]
+
+    def states(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch inputs width"]:
+        """State i has read the first i tokens, from none to all."""
+        return self._read(self.inputs(tokens))
+
+    def inputs(self, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch inputs"]:
+        """What the network reads: the start, then the tokens."""
+        return F.pad(tokens, (1, 0), value=self.vocab_size)
+
+    def next_logits(
+        self,
+        inputs: Int[Tensor, "batch seq"],
+        positions: Int[Tensor, " seq"],
+        caches: list[KeyValueCache],
+    ) -> Float[Tensor, "batch vocab"]:
+        """Read more `inputs`, after those in the caches; logits of the token that comes next."""
+        return self._logits(self._read(inputs, positions, caches)[:, -1])
+
+    def new_caches(self, batch_size: int, room: int) -> list[KeyValueCache]:
+        """Each block's empty cache for `room` inputs, in the precision in which it computes."""
+        weight = self.embedding.weight
+        kind, dtype = weight.device.type, weight.dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        shape = (batch_size, self.num_heads, room, weight.shape[1] // self.num_heads)
+        empty = [weight.new_zeros(shape, dtype=dtype) for _ in range(2 * len(self.blocks))]
+        return [KeyValueCache(k, v) for k, v in zip(empty[::2], empty[1::2], strict=True)]
+
+    def _read(
+        self,
+        inputs: Int[Tensor, "batch seq"],
+        positions: Int[Tensor, " seq"] | None = None,
+        caches: list[KeyValueCache] | None = None,
+    ) -> Float[Tensor, "batch seq width"]:
+        """The final normalised state at each input."""
+        h = self.embedding(inputs)
+        for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
+            h = block(h, None, self.rotary, positions, cache)
+        return self.norm(h)
+
+    def _logits(self, h: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocab"]:
+        return F.linear(h, self.embedding.weight[:-1]) if self.head is None else self.head(h)
+
+
+def token_nll(
+    logits: Float[Tensor, "batch seq vocab"], tokens: Int[Tensor, "batch seq"]
+) -> Float[Tensor, "batch seq"]:
+    """−ln p of each token, in nats, in float32 or better."""
+    return cross_entropies(logits.flatten(0, 1), tokens.flatten()).view_as(tokens)
+
+
+def counted(tokens: Int[Tensor, "batch seq"]) -> Bool[Tensor, "batch seq"]:
+    """Where a token is to be predicted: everywhere but in the padding. The end of a document counts."""
+    return tokens != PAD

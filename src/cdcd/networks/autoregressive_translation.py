@@ -1,0 +1,134 @@
+"""The autoregressive translation baseline (§6.6): the original Transformer, with tied embeddings.
+
+ln p(target | source) = Σ_i ln p(target_i | target_0 … target_{i−1}, source)
+
+One table embeds source and target and gives the logits (Press & Wolf, 2017). As in the language model's
+baseline the shift by one is inside: input 0 is a learnt start vector, the output at i predicts token i.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cdcd.networks.autoregressive_text import counted, token_nll
+from cdcd.networks.blocks import KeyValueCache, LayerNorm
+from cdcd.networks.encoder_decoder import (
+    DecoderBlock,
+    Encoder,
+    Memory,
+    Seq2SeqConfig,
+    TokenInput,
+    find_real,
+    initialise,
+    make_rotary,
+    project_memory,
+    working_dtype,
+)
+
+
+@dataclass(frozen=True)
+class TargetLosses:
+    """Losses of each token of the targets, in nats, zero in the padding."""
+
+    smoothed: Float[Tensor, "batch seq"]
+    """What is trained on: cross-entropy with smoothed labels."""
+    nll: Float[Tensor, "batch seq"]
+    """−ln p of the token."""
+
+
+class AutoregressiveTranslationNetwork(nn.Module):
+    """An encoder-decoder Transformer that predicts the next token of the target."""
+
+    def __init__(
+        self, network: Seq2SeqConfig, *, vocab_size: int, source_length: int, length: int
+    ) -> None:
+        super().__init__()
+        self.vocab_size, self.length, self.num_heads = vocab_size, length, network.num_heads
+        # The last row is the start vector.
+        self.embedding = nn.Embedding(vocab_size + 1, network.width)
+        self.encoder = Encoder(network, source_length)
+        self.input = TokenInput(network.width, length, network.dropout)
+        self.blocks = nn.ModuleList(
+            DecoderBlock(network, None, causal=True) for _ in range(network.num_decoder_blocks)
+        )
+        self.norm = LayerNorm(network.width)
+        self.rotary = make_rotary(network, length)
+        nn.init.normal_(self.embedding.weight, std=network.width**-0.5)
+        initialise(self.blocks, num_branches=3)
+
+    def forward(
+        self, source: Int[Tensor, "batch source"], target: Int[Tensor, "batch seq"]
+    ) -> Float[Tensor, "batch seq vocab"]:
+        """Logits: those at i predict token i from the source and the tokens before it."""
+        inputs = F.pad(target[:, :-1], (1, 0), value=self.vocab_size)
+        return self._logits(self._read(inputs, self.encode(source)))
+
+    def loss(
+        self,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch seq"],
+        label_smoothing: float = 0.1,
+    ) -> TargetLosses:
+        """The losses of the targets, of which `label_smoothing` goes to all tokens alike."""
+        logits, is_counted = self(source, target), counted(target)
+        nll = token_nll(logits, target)
+        # −Σ ln p / vocab_size is the NLL, plus the token's logit, less the mean of all.
+        picked = logits.gather(-1, target[..., None])[..., 0].to(nll.dtype)
+        smoothed = nll + label_smoothing * (picked - logits.mean(-1, dtype=nll.dtype))
+        return TargetLosses(smoothed * is_counted, nll * is_counted)
+
+    def encode(self, source: Int[Tensor, "sources source"]) -> Memory:
+        """Read the sources, once for all tokens of their targets."""
+        is_real = find_real(source)
+        encoded = self.encoder(source, self.embedding.weight, is_real)
+        return project_memory(self.blocks, encoded, is_real)
+
+    def start(self, batch_size: int) -> Int[Tensor, "batch 1"]:
+        """The first input of each row."""
+        device = self.embedding.weight.device
+        return torch.full((batch_size, 1), self.vocab_size, device=device)
+
+    def next_logits(
+        self,
+        inputs: Int[Tensor, "batch seq"],
+        positions: Int[Tensor, " seq"],
+        memory: Memory,
+        caches: list[KeyValueCache],
+    ) -> Float[Tensor, "batch vocab"]:
+        """Read more `inputs`, after those in the caches; logits of the token that comes next.
+
+        There can be several rows a source; those of one follow one another.
+        """
+        return self._logits(self._read(inputs, memory, positions, caches)[:, -1])
+
+    def new_caches(self, batch_size: int, room: int) -> list[KeyValueCache]:
+        """Each block's empty cache for `room` inputs, in the precision in which it computes."""
+        weight = self.embedding.weight
+        shape = (batch_size, self.num_heads, room, weight.shape[1] // self.num_heads)
+        dtype = working_dtype(weight)
+        return [
+            KeyValueCache(
+                weight.new_zeros(shape, dtype=dtype), weight.new_zeros(shape, dtype=dtype)
+            )
+            for _ in self.blocks
+        ]
+
+    def _read(
+        self,
+        inputs: Int[Tensor, "batch seq"],
+        memory: Memory,
+        positions: Int[Tensor, " seq"] | None = None,
+        caches: list[KeyValueCache] | None = None,
+    ) -> Float[Tensor, "batch seq width"]:
+        """The final normalised state at each input."""
+        h = self.input(inputs, self.embedding.weight, positions)
+        kept = caches or [None] * len(self.blocks)
+        for block, attended, cache in zip(self.blocks, memory.blocks(), kept, strict=True):
+            h = block(h, None, attended, self.rotary, positions=positions, cache=cache)
+        return self.norm(h)
+
+    def _logits(self, h: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocab"]:
+        return F.linear(h, self.embedding.weight[:-1])

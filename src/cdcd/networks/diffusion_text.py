@@ -1,0 +1,140 @@
+"""The mask-conditional Transformer (§4.1): stacked noisy, given and predicted embeddings to logits."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cdcd.diffusion.embedding import Embedding, EmbeddingConfig
+from cdcd.diffusion.process import ProcessConfig
+from cdcd.diffusion.selection import Selection
+from cdcd.networks.blocks import (
+    Block,
+    ConditionalLayerNorm,
+    RotaryEmbedding,
+    TimeEmbedding,
+    initialise_blocks,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """Size of the Transformer."""
+
+    num_blocks: int = 8
+    """Number of Transformer blocks."""
+    width: int = 1024
+    """Units of the residual stream."""
+    num_heads: int = 16
+    """Attention heads; each has width / num_heads units."""
+    mlp_ratio: int = 4
+    """Hidden units of each block's MLP, in multiples of the width."""
+    time_units: int = 128
+    """Units of the timestep embedding's MLP."""
+    time_input: bool = True
+    """Tell the network the noise level (off: App. B.2, a negative result)."""
+    tied_head: bool = False
+    """Autoregressive models only: the output layer shares the weights of the input embedding."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_blocks", "width", "num_heads", "mlp_ratio", "time_units"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"network.{name} is {getattr(self, name)}, it must be at least 1")
+        if self.width % (2 * self.num_heads):
+            raise ValueError(
+                f"network.width ({self.width}) must be a multiple of 2 × network.num_heads "
+                f"({self.num_heads}), for rotary positions"
+            )
+
+
+class DiffusionTextNetwork(nn.Module):
+    """The denoising network with its embedding table: everything that gradient descent trains."""
+
+    def __init__(
+        self,
+        network: NetworkConfig,
+        embedding: EmbeddingConfig,
+        process: ProcessConfig,
+        *,
+        vocab_size: int,
+        length: int,
+    ) -> None:
+        super().__init__()
+        self.embedding = Embedding(vocab_size, embedding)
+        self.time_input, width = network.time_input, network.width
+        self.time = TimeEmbedding(network.time_units, process.t_min, process.t_max)
+        self.rotary = RotaryEmbedding(width // network.num_heads, length)
+        self.stack = nn.Linear(3 * embedding.dim + 1, width)
+        self.blocks = nn.ModuleList(
+            Block(width, network.num_heads, network.mlp_ratio, network.time_units)
+            for _ in range(network.num_blocks)
+        )
+        self.norm = ConditionalLayerNorm(width, network.time_units)
+        self.head = Head(width, vocab_size)
+        self._initialise(embedding.dim)
+        # Several ranks wait for the gradient of every parameter that has one.
+        self.time.requires_grad_(network.time_input)
+
+    @torch.no_grad()
+    def _initialise(self, dim: int) -> None:
+        """Normal with deviation 1/sqrt(inputs), residual branches scaled down with depth."""
+        initialise_blocks(self.blocks)
+        nn.init.normal_(self.stack.weight, std=dim**-0.5)
+        # The network starts as if it had no self-conditioning.
+        self.stack.weight[:, 2 * dim : 3 * dim] = 0.0
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch seq embed"],
+        t: Float[Tensor, " batch"],
+        *,
+        c: Float[Tensor, "batch seq embed"],
+        x0_prev: Float[Tensor, "batch seq embed"],
+        is_noisy: Bool[Tensor, "batch seq"],
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions vocab"]:
+        stacked = torch.cat([x, c, x0_prev, is_noisy[..., None].to(x.dtype)], dim=-1)
+        h, time = self.stack(stacked), self.time(t)
+        if not self.time_input:
+            time = torch.ones_like(time)
+        for block in self.blocks[:-1]:
+            h = block(h, time, self.rotary)
+        # What is not selected matters to the others up to here, and no further.
+        h = self.blocks[-1](h, time, self.rotary, selection=selection)
+        return self.head(self.norm(h, time, selection).to(h.dtype))
+
+
+class Head(nn.Linear):
+    """The layer that gives the logits, in the precision of its input."""
+
+    def forward(
+        self, input: Float[Tensor, "*positions width"]
+    ) -> Float[Tensor, "*positions vocab"]:
+        kind = input.dtype
+        return _Linear.apply(input, self.weight.to(kind), self.bias.to(kind))  # pyright: ignore[reportReturnType]
+
+
+class _Linear(torch.autograd.Function):
+    """A linear layer whose bias learns by a matrix product.
+
+    A compiler would rather add up the gradients of all logits while it computes them, and for a large
+    vocabulary that is ten times slower than writing and multiplying them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(h, weight)
+        return F.linear(h, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h, weight = ctx.saved_tensors
+        grad = grads[0].flatten(0, -2)
+        ones = grad.new_ones(1, len(grad))
+        by_bias = (ones @ grad)[0] if grad.dtype == torch.bfloat16 else grad.sum(0)
+        return grads[0] @ weight, grad.T @ h.flatten(0, -2), by_bias

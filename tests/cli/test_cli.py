@@ -1,0 +1,287 @@
+"""Every verb of the command line, its options, its output, and the presets."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+import torch
+from tiny import cdcd_main, cdcd_process, contents, tiny_config, tiny_options, train_tiny
+
+import cdcd
+import cdcd.cli.demo
+from cdcd.config import DecodingConfig, RunConfig
+from cdcd.diffusion.sampling import SamplingConfig
+from cdcd.diffusion.warping import TimeWarp
+from cdcd.inference.text_model import Generated, TextModel
+from cdcd.networks.diffusion_text import DiffusionTextNetwork
+from cdcd.presets import PRESETS, preset
+from cdcd.training.build import build_model
+from cdcd.training.checkpoint import RunDirectory
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    changes = {"training.steps": 100, "training.checkpoint_every": 20, "training.log_every": 10}
+    return train_tiny(tmp_path_factory.mktemp("cli") / "run", changes)
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return cdcd.load(run)
+
+
+# Verbs
+
+
+def test_train_is_the_library(tmp_path, capsys):
+    assert cdcd_main("train", "--out", tmp_path / "cli", *tiny_options()) == 0
+    assert re.search(r"validation loss \d\.\d+; try: cdcd sample", capsys.readouterr().out)
+    train_tiny(tmp_path / "python")
+    assert RunDirectory(tmp_path / "cli").config == tiny_config()
+    for part in ("checkpoints", "tokenizer", "config.json"):
+        cli, python = tmp_path / "cli" / part, tmp_path / "python" / part
+        if cli.is_file():
+            assert cli.read_bytes() == python.read_bytes()
+        else:
+            assert contents(cli) == contents(python)
+
+
+def test_sample_equals_python(run, model, capsys):
+    options = ("--prompt", "One sunny day", "--num-samples", 3, "--seed", 5, "--num-steps", 12)
+    assert cdcd_main("sample", run, *options, "--ignore-eos") == 0
+    more = {"num_samples": 3, "num_steps": 12, "ignore_eos": True}
+    texts = model.complete("One sunny day", seed=5, **more)
+    assert not set(texts) & set(model.complete("One sunny day", seed=0, **more))
+    assert capsys.readouterr().out == "".join(text + "\n" for text in texts)
+    assert all(text.startswith("One sunny day") for text in texts)
+
+
+def test_infill_equals_python(run, model, capsys):
+    assert cdcd_main("infill", run, "Mia [3] home.", "--seed", 2, "--solver", "heun") == 0
+    assert capsys.readouterr().out == model.infill("Mia [3] home.", seed=2, solver="heun") + "\n"
+
+
+def test_text_is_printed_as_it_is(run, monkeypatch, capsys):
+    """No markup, no emoji names, no tabs to spaces, no wrapping."""
+    text = ":cat: [red]\t" + "long " * 50
+    generated = [Generated(text, (3,), (False,), (0, 0))]
+    monkeypatch.setattr(TextModel, "generate", lambda *_, **__: generated)
+    assert cdcd_main("sample", run) == 0
+    assert capsys.readouterr().out == text + "\n"
+
+
+def test_json(run, model, capsys):
+    options = ("--prompt", "Mia", "--num-samples", 2, "--score-temperature", 0.9, "--json")
+    assert cdcd_main("sample", run, *options) == 0
+    shown = json.loads(capsys.readouterr().out)
+    expected = model.generate(model.prompt_canvas("Mia"), num_samples=2, score_temperature=0.9)
+    assert shown["settings"] == {"score_temperature": 0.9}
+    assert len(shown["samples"]) == 2
+    for found, wanted in zip(shown["samples"], expected, strict=True):
+        assert found["text"] == wanted.text == model.tokenizer.decode(found["tokens"])
+        assert tuple(found["tokens"]) == wanted.tokens
+        assert found["is_given"] == [True] + [False] * (len(wanted.tokens) - 1)
+
+
+def test_prompt_file(run, capsys, tmp_path):
+    prompts = ("Mia", "One sunny day", "Oscar was")
+    (tmp_path / "prompts.txt").write_text("\n".join(prompts) + "\n")
+    options = ("--prompt-file", tmp_path / "prompts.txt", "--num-samples", 2)
+    assert cdcd_main("sample", run, *options) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert all(lines[i].startswith(prompts[i // 2]) for i in range(6))
+
+
+def test_length_and_ignore_eos(run, capsys):
+    for length in (1, 5, 24):
+        assert cdcd_main("sample", run, "--json", "--ignore-eos", "--length", length) == 0
+        [sample] = json.loads(capsys.readouterr().out)["samples"]
+        assert len(sample["tokens"]) == len(sample["is_given"]) == length
+
+
+def test_checkpoint(run, capsys):
+    assert cdcd_main("sample", run, "--checkpoint", 80, "--seed", 1) == 0
+    assert capsys.readouterr().out == cdcd.load(run, checkpoint=80).complete(seed=1)[0] + "\n"
+
+
+def test_info(run, capsys):
+    assert cdcd_main("info", run, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    parameters = sum(p.numel() for p in cdcd.load(run).model.parameters())
+    assert shown["parameters"] == parameters
+    assert shown["checkpoints"] == [60, 80, 100]
+    assert shown["step"] == 100
+    assert 0 < shown["valid_loss"] < 10
+    assert shown["config"] == json.loads((run / "config.json").read_text())["config"]
+    assert cdcd_main("info", run) == 0
+    text = capsys.readouterr().out
+    assert f"{parameters:,}" in text
+    assert re.search(r"num_bins +10\b", text)
+
+
+def test_plot(run, tmp_path, capsys):
+    assert cdcd_main("plot", run, "--out", tmp_path / "a/b", "--prompt", "One sunny day") == 0
+    names = ["training.png", "time_warping.png", "denoising.png"]
+    paths = [tmp_path / "a/b" / name for name in names]
+    assert capsys.readouterr().out.split() == [str(path) for path in paths]
+    for path in paths:
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert path.stat().st_size > 5_000
+
+
+def test_demo(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cdcd.cli.demo, "preset", lambda _: tiny_config({"data.length": 48}))
+    monkeypatch.setattr(cdcd.cli.demo, "NUM_JUDGED", 4)
+    assert cdcd_main("demo", "--out", tmp_path / "demo") == 0
+    shown = capsys.readouterr().out
+    assert "«One sunny day Mia»" in shown
+    assert "Quality of 4 stories" in shown
+    assert set(json.loads((tmp_path / "demo/quality.json").read_text())) > {"this model"}
+    assert cdcd_main("demo", "--out", tmp_path / "demo") == 0
+    assert "is trained already" in capsys.readouterr().out
+
+
+# Options
+
+
+def options_in(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--([a-z][a-z0-9.-]*)", text))
+
+
+def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
+    assert cdcd_main("sample", "--help") == 0
+    own = {"num-samples", "seed", "batch-size", "checkpoint", "device", "dtype", "json"}
+    own |= {"compile", "prompt", "prompt-file", "length", "ignore-eos", "help", "setting"}
+    fields = {
+        field.name.replace("_", "-")
+        for settings in (SamplingConfig, DecodingConfig)
+        for field in dataclasses.fields(settings)
+    }
+    assert options_in(capsys.readouterr().out) - own == fields
+
+
+def test_the_options_of_train_are_the_fields_of_a_run(capsys):
+    assert cdcd_main("train", "--help") == 0
+    fields = {
+        f"{section}.{name.replace('_', '-')}"
+        for section, values in dataclasses.asdict(RunConfig()).items()
+        if isinstance(values, dict)
+        for name in values
+    }
+    assert {name for name in options_in(capsys.readouterr().out) if "." in name} >= fields
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        (("sample", "x", "--num-step", 3), "--num-steps"),
+        (("sample", "x", "--score_temperature", 1), "--score-temperature"),
+        (("sample", "x", "--promt=a"), "--prompt"),
+        (("train", "--out", "x", "--network.widht", 3), "--network.width"),
+        (("plot", "x", "--promt", "a"), "--prompt"),
+    ],
+)
+def test_an_unknown_option_names_the_nearest(capsys, arguments, nearest):
+    assert cdcd_main(*arguments) == 2
+    message = capsys.readouterr().err
+    assert re.search(rf"unknown option \S+; did you mean {nearest}\?\n", message)
+    assert message.count("\n") == 1
+
+
+def test_an_unknown_verb_and_none(capsys):
+    assert cdcd_main("smaple") == 2
+    assert "sample" in capsys.readouterr().err
+    assert cdcd_main() == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_settings_from_python_name_the_nearest(model):
+    with pytest.raises(ValueError, match="unknown setting num_step; did you mean num_steps"):
+        model.complete(num_step=3)
+    with pytest.raises(ValueError, match=r"2\.5 is not a whole number"):
+        model.complete(num_steps=2.5)
+
+
+# A process of its own
+
+
+def test_a_process(run, model):
+    process = cdcd_process("sample", run, "--prompt", "Mia", "--seed", 3)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert out == model.complete("Mia", seed=3)[0] + "\n"
+
+
+def test_a_mistake_in_a_process(tmp_path):
+    process = cdcd_process("sample", tmp_path / "absent")
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert errors.startswith("cdcd sample: error: ")
+    assert errors.count("\n") == 1
+
+
+# Presets
+
+
+def on_meta(config: RunConfig) -> DiffusionTextNetwork:
+    with torch.device("meta"):
+        return build_model(config, config.data.vocab_size)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_build_on_the_meta_device(name):
+    config = preset(name)
+    model = on_meta(config)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    text = config.task == "text"
+    assert len(model.blocks) == (
+        config.network.num_blocks if text else config.seq2seq.num_decoder_blocks
+    )
+    TimeWarp(config.warp, config.process)
+
+
+PAPER = {
+    "base": {
+        "network.num_blocks": 8,
+        "network.width": 1024,
+        "data.length": 64,
+        "training.batch_size": 1024,
+        "training.steps": 1_000_000,
+    },
+    "large": {
+        "network.num_blocks": 24,
+        "network.width": 2048,
+        "network.num_heads": 16,
+        "data.length": 256,
+        "training.batch_size": 2048,
+        "training.steps": 600_000,
+    },
+}
+BOTH = {
+    "data.vocab_size": 32_000,
+    "embedding.dim": 256,
+    "process.t_min": 1.0,
+    "process.t_max": 300.0,
+    "warp.bins": "linear",
+    "warp.num_bins": 100,
+    "training.optimiser": "adam",
+    "training.learning_rate": 1e-4,
+    "training.beta1": 0.9,
+    "training.beta2": 0.99,
+    "objective.self_conditioning": True,
+    "objective.conditioning_dropout": 0.1,
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_numbers(name):
+    config = dataclasses.asdict(preset(name))
+    for place, number in (PAPER[name] | BOTH).items():
+        section, field = place.split(".")
+        assert config[section][field] == number, place
+
+
+def test_the_large_model_has_1_3_billion_parameters():
+    assert 1.2e9 < sum(p.numel() for p in on_meta(preset("large")).parameters()) < 1.4e9

@@ -1,0 +1,50 @@
+"""The demo from end to end, at tiny size: everything it promises is shown, saved and reusable."""
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from tiny import tiny_config
+
+from cdcd.cli import demo
+
+
+@pytest.fixture
+def tiny_demo(monkeypatch):
+    config = tiny_config({"data.length": 48})
+    monkeypatch.setattr(demo, "preset", lambda _: config)
+    monkeypatch.setattr(demo, "NUM_JUDGED", 64)
+
+
+def shown(out) -> str:
+    console = Console(file=StringIO(), width=100)
+    demo.show_demo(out, console)
+    return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_demo_trains_shows_and_saves(tiny_demo, tmp_path):
+    out = tmp_path / "demo"
+    text = shown(out)
+    for part in ("tokens/s", "Completions", "«One sunny day Mia»", "Filling gaps", "Try next"):
+        assert part in text
+    for setting in ("score temperature 0.9", "guidance scale 4.0"):
+        assert setting in text
+    for row in ("sentences that parse", "unigram entropy", "copied from the training set"):
+        assert row in text
+    quality = json.loads((out / "quality.json").read_text())
+    assert quality["data (held out)"]["parse_share"] == 1
+    assert quality["unigram"]["parse_share"] < 0.2
+    assert quality["this model"]["num_tokens"] == quality["unigram"]["num_tokens"]
+    for picture in ("time_warping.png", "denoising.png", "training.png"):
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
+    again = shown(out)
+    assert "trained already" in again
+
+
+def test_demo_goes_on_where_it_stopped(tiny_demo, tmp_path, monkeypatch):
+    out = tmp_path / "demo"
+    trainer = demo.runs.start(demo.preset("demo"), out, console=Console(file=StringIO()))
+    trainer.train_step()
+    trainer.save()
+    assert "Going on" in shown(out)

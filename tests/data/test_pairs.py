@@ -1,0 +1,508 @@
+"""Pairs: prepared in lockstep, filtered and counted, read as rows of source and target."""
+
+import gzip
+import json
+import lzma
+import sys
+import types
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import REAL
+from rich.console import Console
+from tiny import cdcd_main, contents, silent
+
+from cdcd.data import encoding
+from cdcd.data.encoding import encode_documents, one_side_behind_the_other
+from cdcd.data.filtering import FATES, Limits
+from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs, pairs_in_memory
+from cdcd.data.parallel import BuiltInPairs, ParallelDocuments, is_built_in, read_pairs
+from cdcd.data.prepare import SPLITS, PrepareConfig, prepare, splits_of
+from cdcd.data.readers import Documents
+from cdcd.data.sequences import InMemory, Sequences, Shuffled, TokenDataset
+from cdcd.data.tokenizers import ByteTokenizer, numerals_tokenizer
+from cdcd.data.vocabulary import EOS, PAD
+from cdcd.data.writing import DatasetWriter
+from cdcd.languages import numerals
+
+ENGLISH = [f"house {n} " + "la " * (n * 7919 % 13) for n in range(400)]
+GERMAN = [f"Haus {n} " + "so " * (n * 104729 % 11) for n in range(400)]
+needs_real = pytest.mark.skipif(
+    not REAL.is_dir(), reason="the corpora are not beside the repository"
+)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    (tmp_path / "a.en").write_text("\n".join(ENGLISH))
+    (tmp_path / "a.de.xz").write_bytes(lzma.compress("\n".join(GERMAN).encode()))
+    return tmp_path
+
+
+def config_for(corpus, **changes):
+    defaults = {
+        "source": str(corpus / "a.en"),
+        "target_source": str(corpus / "a.de.xz"),
+        "tokenizer": "bytes",
+        "workers": 1,
+        "valid_share": 0.1,
+        "test_share": 0.1,
+    }
+    return PrepareConfig(**(defaults | changes))
+
+
+def prepared(corpus, name="set", console=None, **changes):
+    prepare(config_for(corpus, **changes), corpus / name, console=console or silent())
+    return PreparedPairs(corpus / name)
+
+
+def table(corpus, name, rows):
+    (corpus / name).write_text("".join(f"{row}\n" for row in rows))
+    return {"source": str(corpus / name), "target_source": None}
+
+
+def texts_of(pairs, split):
+    return [pairs.texts(split, n) for n in range(pairs.num_pairs(split))]
+
+
+# The result
+
+
+def test_every_pair_once_in_order(corpus):
+    pairs = prepared(corpus, judge_share=0.1)
+    assert pairs.splits == SPLITS
+    split_of = np.array(SPLITS)[splits_of(np.arange(400), config_for(corpus, judge_share=0.1))]
+    both = list(zip(ENGLISH, GERMAN, strict=True))
+    for split in SPLITS:
+        wanted = [pair for pair, its in zip(both, split_of, strict=True) if its == split]
+        assert texts_of(pairs, split) == wanted
+        assert pairs.counts(split) == {
+            "kept": len(wanted), "empty": 0, "too_long": 0, "bad_ratio": 0,
+        }  # fmt: skip
+    pairs.verify()
+
+
+def test_the_files(corpus):
+    pairs = prepared(corpus)
+    names = {str(path.relative_to(pairs.path)) for path in pairs.path.rglob("*") if path.is_file()}
+    shards = {f"{split}-00000.{kind}" for split in SPLITS[:3] for kind in ("tokens", "ends")}
+    inner = {"dataset.json", "tokenizer/bytes.json"}
+    assert names == inner | {f"{side}/{n}" for side in ("source", "target") for n in shards | inner}
+    assert holds_pairs(pairs.path)
+    assert not holds_pairs(pairs.path / "source")
+    assert TokenDataset(pairs.path / "target").num_documents("train") == pairs.num_pairs("train")
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [
+        ("x.tsv", ["en\tde", *map("\t".join, zip(ENGLISH, GERMAN, strict=True))], ("en", "de")),
+        ("x.tsv", [*map("\t".join, zip(ENGLISH, GERMAN, strict=True))], ("1", "2")),
+        ("x.csv", ["de,en", *(f'"{g}",{e}' for e, g in zip(ENGLISH, GERMAN, strict=True))],
+         ("en", "de")),
+        ("x.jsonl", [json.dumps({"translation": {"en": e, "de": g}})
+                     for e, g in zip(ENGLISH, GERMAN, strict=True)],
+         ("translation.en", "translation.de")),
+    ],
+)  # fmt: skip
+def test_tables_give_the_same_as_lines(corpus, name, rows, columns):
+    lines = prepared(corpus)
+    column, target_column = columns
+    other = prepared(
+        corpus, "other", **table(corpus, name, rows), column=column, target_column=target_column
+    )
+    for side in ("source", "target"):
+        one, two = contents(lines.path / side), contents(other.path / side)
+        assert {n for n in one if one[n] != two[n]} == {"dataset.json"}
+
+
+def test_held_out_text_beside_a_table(corpus):
+    (corpus / "t.en").write_text("one\ntwo\n")
+    (corpus / "t.de.gz").write_bytes(gzip.compress(b"eins\nzwei\n"))
+    rows = map("\t".join, zip(ENGLISH, GERMAN, strict=True))
+    changes = table(corpus, "x.tsv", rows) | {"column": "1", "target_column": "2"}
+    table(corpus, "v.tsv", ["three\tdrei"])
+    pairs = prepared(
+        corpus,
+        **changes,
+        test_source=str(corpus / "t.en"),
+        test_target_source=str(corpus / "t.de.gz"),
+        valid_source=str(corpus / "v.tsv"),
+    )
+    assert texts_of(pairs, "test") == [("one", "eins"), ("two", "zwei")]
+    assert texts_of(pairs, "valid") == [("three", "drei")]
+    assert pairs.num_pairs("train") == 400
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    rows = [
+        {"translation": {"de": g, "en": e}} for e, g in zip(ENGLISH[:50], GERMAN[:50], strict=True)
+    ]
+    package = types.SimpleNamespace(load_dataset=lambda *_, **__: iter(rows))
+    monkeypatch.setitem(sys.modules, "datasets", package)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: None)
+
+
+HUB = {"source": "hf:wmt14:de-en", "target_source": None, "column": "translation.en"}
+
+
+def test_the_hub(corpus, hub):
+    pairs = prepared(corpus, **HUB, target_column="translation.de", valid_share=0.0, test_share=0.0)
+    assert texts_of(pairs, "train") == list(zip(ENGLISH[:50], GERMAN[:50], strict=True))
+
+
+def test_an_unknown_language_of_the_hub(corpus, hub):
+    with pytest.raises(ValueError, match=r"row 1: no field 'translation.fr'; .* are: de, en"):
+        prepared(corpus, **HUB, target_column="translation.fr")
+
+
+def test_the_hub_without_its_package(corpus, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"hf:wmt14:de-en needs the package datasets: pip install"):
+        prepared(corpus, **HUB, target_column="translation.de")
+
+
+@pytest.mark.parametrize("direction", ["", ":en-de", ":de-en"])
+def test_the_built_in_task(corpus, direction):
+    changes = {"source": f"numerals{direction}", "target_source": None, "tokenizer": "words"}
+    pairs = prepared(corpus, **changes, max_documents=200, valid_share=0.2, seed=5)
+    assert pairs.tokenizer.content == numerals_tokenizer().content
+    assert sum(map(pairs.num_pairs, pairs.splits)) == 200
+    languages = (direction[1:] or "en-de").split("-")
+    meanings = {
+        split: {m for s, _ in texts_of(pairs, split) for m in numerals.parse(s, languages[0])}
+        for split in pairs.splits
+    }
+    assert not meanings["train"] & (meanings["valid"] | meanings["test"])
+    for source, target in texts_of(pairs, "valid"):
+        assert numerals.check(source, target, direction[1:] or "en-de").is_right
+    assert pairs.source.summary("train").unknown == pairs.target.summary("train").unknown == 0
+
+
+def test_one_vocabulary_learnt_from_both_sides(corpus):
+    pairs = prepared(corpus, tokenizer="sentencepiece", vocab_size=320)
+    pieces = {pairs.tokenizer.piece(token) for token in range(pairs.vocab_size)}
+    assert {"h", "H", "l", "s"} <= {piece.strip("▁")[:1] for piece in pieces}
+    assert pairs.source.tokenizer_hash == pairs.target.tokenizer_hash == pairs.tokenizer_hash
+    assert texts_of(pairs, "test")[0] in list(zip(ENGLISH, GERMAN, strict=True))
+    assert (
+        prepared(corpus, "again", tokenizer=str(pairs.path)).tokenizer_hash == pairs.tokenizer_hash
+    )
+
+
+def test_words_are_learnt_from_train_pairs_alone(corpus):
+    pairs = prepared(corpus, tokenizer="words")
+    for side in (pairs.source, pairs.target):
+        assert side.summary("train").unknown == 0
+        assert side.summary("valid").unknown > 0
+
+
+# Filters
+
+
+def test_what_is_left_out_is_counted(corpus):
+    (corpus / "a.en").write_text("\n".join(["abc", "", "abcdef", "ab", "abcd", " ", "abcde"]))
+    (corpus / "a.de").write_text("\n".join(["xyz", "x", "x", "xyzxyz", "xyzxyzx", "", "xyzzy"]))
+    console = Console(file=StringIO(), width=200)
+    limits = {"max_source_length": 6, "max_target_length": 7, "max_ratio": 2.0}
+    changes = {"target_source": str(corpus / "a.de"), "valid_share": 0.0, "test_share": 0.0}
+    pairs = prepared(corpus, console=console, **changes, **limits)
+    assert texts_of(pairs, "train") == [("abc", "xyz"), ("abcde", "xyzzy")]
+    assert pairs.counts("train") == {"kept": 2, "empty": 2, "too_long": 2, "bad_ratio": 1}
+    said = "train: 7 pairs read: 2 kept, 2 with an empty side, 2 too long, 1 of a bad ratio"
+    assert said in console.file.getvalue()
+    assert json.loads((pairs.path / "dataset.json").read_text())["config"]["max_ratio"] == 2.0
+
+
+def test_what_is_held_out_stays_whole(corpus):
+    (corpus / "t.en").write_text("a very long sentence\n\nshort\n")
+    (corpus / "t.de").write_text("kurz\nleer\nein sehr langer Satz\n")
+    held_out = {"test_source": str(corpus / "t.en"), "test_target_source": str(corpus / "t.de")}
+    pairs = prepared(corpus, **held_out, max_source_length=20, max_ratio=1.5)
+    assert texts_of(pairs, "test") == [
+        ("a very long sentence", "kurz"), ("short", "ein sehr langer Satz"),
+    ]  # fmt: skip
+    assert pairs.counts("test") == {"kept": 2, "empty": 1, "too_long": 0, "bad_ratio": 0}
+    assert pairs.counts("train")["too_long"] > 0 < pairs.counts("train")["bad_ratio"]
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1),
+    limits=st.tuples(*[st.none() | st.integers(1, 9)] * 2, st.none() | st.floats(1, 4)),
+)
+def test_fates_one_by_one(lengths, limits):
+    found = Limits(*limits).fates(list(np.array(lengths).T), np.ones(len(lengths), bool))
+    for (source, target), fate in zip(lengths, found, strict=True):
+        longer, shorter = max(source, target) - 1, max(min(source, target) - 1, 1)
+        if not source or not target:
+            wanted = "empty"
+        elif source > (limits[0] or 99) or target > (limits[1] or 99):
+            wanted = "too_long"
+        else:
+            wanted = "bad_ratio" if limits[2] and longer > limits[2] * shorter else "kept"
+        assert FATES[fate] == wanted
+
+
+def test_sides_of_a_chunk():
+    rows = [("ab", "x"), ("", "yz"), ("c", "")]
+    encoded = encode_documents(ByteTokenizer(), one_side_behind_the_other(rows))
+    for place, side in enumerate(encoded.sides(2)):
+        alone = encode_documents(ByteTokenizer(), [row[place] for row in rows])
+        for name in ("tokens", "lengths", "bytes", "unknown", "undecodable"):
+            assert np.array_equal(getattr(side, name), getattr(alone, name))
+
+
+# The same bytes, whatever happens
+
+
+def test_workers_and_chunks_do_not_change_the_result(corpus, monkeypatch):
+    whole = prepared(corpus, shard_tokens=3000)
+    monkeypatch.setattr(encoding, "CHUNK", 500)
+    for workers in (1, 2):
+        other = prepared(corpus, f"set{workers}", shard_tokens=3000, workers=workers)
+        assert contents(other.path) == contents(whole.path)
+
+
+def test_going_on_after_an_interruption(corpus, monkeypatch):
+    whole = prepared(corpus, shard_tokens=2000, max_ratio=3.0)
+    monkeypatch.setattr(encoding, "CHUNK", 400)
+    monkeypatch.setattr("cdcd.data.prepare.NOTE_EVERY", 1500)
+    append, calls = DatasetWriter.append, []
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) == 31:  # between the two sides of a chunk
+            raise KeyboardInterrupt
+        append(self, *arguments)
+
+    with monkeypatch.context() as context:
+        context.setattr("cdcd.data.writing.DatasetWriter.append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            prepared(corpus, "other", shard_tokens=2000, max_ratio=3.0)
+    assert json.loads((corpus / "other" / ".progress.json").read_text())["state"]["documents"] > 0
+    with pytest.raises(ValueError, match=r"other is not finished; go on with the command"):
+        PreparedPairs(corpus / "other")
+    other = prepared(corpus, "other", shard_tokens=2000, max_ratio=3.0)
+    assert contents(other.path) == contents(whole.path)
+
+
+# Mistakes leave nothing behind
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target_source": "{place}/short.de"},
+         r"a.en has 400 lines, .*short.de has 2: line n of one must be the translation"),
+        ({"source": "{place}/short.de"}, r"short.de has 2 lines, .*a.de.xz has 400"),
+        ({"target_source": "{place}/absent"}, r"there is no source '.*absent'"),
+        ({"target_source": "{place}/empty.de"}, r"a.en, .*empty.de holds no text"),
+        ({"source": "{place}/x.tsv", "target_source": None, "column": "en", "target_column": "fr"},
+         r"x.tsv has no column 'fr'; its first line has 2: en, de"),
+        ({"source": "{place}/x.tsv", "target_source": None, "column": "1", "target_column": "3"},
+         r"x.tsv, line 1: column 3 is missing, there are 2"),
+        ({"target_source": None, "column": "en", "target_column": "de"},
+         r"a.en is plain text and has no column 'en'"),
+        ({"source": "{place}/x.tsv", "target_source": None, "target_column": "de"},
+         r"column is None and target_column 'de': name two columns"),
+        ({"source": "{place}/x.tsv", "target_source": None, "column": "de", "target_column": "de"},
+         r"column is 'de' and target_column 'de': name two columns"),
+        ({"source": "numerals:en-fr", "target_source": None}, r"unknown direction en-fr; did you"),
+        ({"test_source": "numerals", "test_target_source": "x"}, r"numerals is a source to train"),
+        ({"target_source": None, "max_ratio": 2.0}, r"max_ratio is for pairs: say where"),
+        ({"max_ratio": 0.5}, r"max_ratio is 0.5, it must be at least 1"),
+        ({"max_source_length": 0}, r"max_source_length is 0, it must be at least 1"),
+        ({"max_source_length": 1}, r"nothing is left to train on of \d+ pairs read: 0 kept, .* raise"),
+        ({"valid_source": "{place}/a.en"}, r"valid_source needs valid_target_source, or target_col"),
+        ({"test_target_source": "{place}/a.en"}, r"test_target_source needs test_source"),
+    ],
+)  # fmt: skip
+def test_mistakes(corpus, changes, message):
+    (corpus / "short.de").write_text("eins\nzwei\n")
+    (corpus / "empty.de").write_text("\n" * 400)
+    (corpus / "x.tsv").write_text("en\tde\nhi\thallo\n")
+    before = contents(corpus)
+    changes = {
+        name: value.format(place=corpus) if isinstance(value, str) else value
+        for name, value in changes.items()
+    }
+    with pytest.raises(ValueError, match=message):
+        prepared(corpus, **changes)
+    if "max_source_length" not in changes:
+        assert contents(corpus) == before
+
+
+def test_a_data_set_of_pairs_is_not_one_of_texts(corpus):
+    pairs = prepared(corpus)
+    with pytest.raises(
+        ValueError, match=r"set holds pairs, .* of its sides: .*set/source, .*target"
+    ):
+        TokenDataset(pairs.path)
+    with pytest.raises(
+        ValueError, match=r"source holds single texts, no pairs; prepare pairs with"
+    ):
+        PreparedPairs(pairs.path / "source")
+    with pytest.raises(
+        ValueError, match=r"absent does not exist; prepare pairs with: .* --target-source"
+    ):
+        PreparedPairs(corpus / "absent")
+
+
+def test_damage_is_noticed(corpus):
+    pairs, other = prepared(corpus), prepared(corpus, "other", seed=1)
+    file = pairs.path / "target" / "train-00000.tokens"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-2])
+    with pytest.raises(ValueError, match=r"target/train-00000.tokens has .* damaged or cut short"):
+        PreparedPairs(pairs.path)
+    file.write_bytes(whole[:-4] + b"ab" + whole[-2:])
+    with pytest.raises(ValueError, match=r"train-00000.tokens is damaged: its SHA-256"):
+        PreparedPairs(pairs.path).verify()
+    for inner in (pairs.path / "target").glob("*.*"):
+        inner.write_bytes((other.path / "target" / inner.name).read_bytes())
+    with pytest.raises(ValueError, match=r"set/target is not the side that was prepared with"):
+        PreparedPairs(pairs.path)
+
+
+# Rows
+
+
+def unpadded(row, source_length):
+    """The two texts of a row, after checking what is behind them."""
+    texts = []
+    for side in (row[:source_length], row[source_length:]):
+        end = side.tolist().index(EOS)
+        assert (side[end + 1 :] == PAD).all()
+        texts.append(ByteTokenizer().decode(side[:end].tolist()))
+    return tuple(texts)
+
+
+def test_rows(corpus):
+    pairs = prepared(corpus, shard_tokens=2000)
+    assert len(list((pairs.path / "source").glob("train-*.tokens"))) > 2
+    found = pairs.sequences("train", source_length=40, target_length=30)
+    assert isinstance(found, Sequences)
+    assert (found.source_length, found.target_length, found.length) == (40, 30, 70)
+    wanted = [(s, t) for s, t in texts_of(pairs, "train") if len(s) < 40 and len(t) < 30]
+    rows = found.rows(torch.arange(len(found)))
+    assert rows.dtype == torch.int64
+    assert [unpadded(row, 40) for row in rows] == wanted
+    assert 0 < found.num_dropped == pairs.num_pairs("train") - len(wanted)
+    assert torch.equal(found.rows(np.array([5, 2])), rows[[5, 2]])
+
+
+def test_rows_the_other_way(corpus):
+    pairs = prepared(corpus)
+    there = pairs.sequences("valid", source_length=60, target_length=50)
+    back = pairs.sequences("valid", source_length=50, target_length=60, reverse=True)
+    rows, other = (each.rows(torch.arange(len(each))) for each in (there, back))
+    assert torch.equal(torch.cat([rows[:, 60:], rows[:, :60]], 1), other)
+    assert there.num_dropped == 0
+
+
+def test_rows_in_memory_are_those_prepared(corpus):
+    pairs = prepared(corpus)
+    lengths = {"source_length": 40, "target_length": 30}
+    there = pairs.sequences("train", **lengths)
+    memory = pairs_in_memory(texts_of(pairs, "train"), pairs.tokenizer, **lengths)
+    every = torch.arange(len(there))
+    assert torch.equal(there.rows(every), memory.rows(every))
+    assert there.num_dropped == memory.num_dropped
+
+
+def test_a_side_that_fills_its_length_is_kept():
+    found = pairs_in_memory(
+        [("ab", "x"), ("abc", "x")], ByteTokenizer(), source_length=3, target_length=2
+    )
+    assert found.rows(torch.tensor([0])).tolist() == [[100, 101, EOS, 123, EOS]]
+    assert found.num_dropped == 1
+
+
+def test_shuffled_pairs_stay_pairs(corpus):
+    pairs = prepared(corpus)
+    found = pairs.sequences("train", source_length=60, target_length=50)
+    shuffled = Shuffled(found, batch_size=16, seed=0)
+    both = set(zip(ENGLISH, GERMAN, strict=True))
+    for step in range(30):
+        assert {unpadded(row, 60) for row in shuffled.batch(step)} <= both
+
+
+def test_nothing_fits(corpus):
+    pairs = prepared(corpus)
+    message = r"none of \d+ pairs fits into 4 \+ 50 tokens .* raise the lengths"
+    with pytest.raises(ValueError, match=message):
+        pairs.sequences("train", source_length=4, target_length=50)
+    with pytest.raises(ValueError, match=message):
+        pairs_in_memory([("house", "Haus")] * 3, ByteTokenizer(), source_length=4, target_length=50)
+    with pytest.raises(ValueError, match=r"there are 2 sources and 3 targets"):
+        PairDataset(InMemory(torch.zeros(2, 3)), InMemory(torch.zeros(3, 3)))
+
+
+def test_the_built_in_task_fits():
+    drawn = numerals.sample_pairs(500, seed=0)
+    length = numerals.LENGTH
+    found = pairs_in_memory(drawn, numerals_tokenizer(), source_length=length, target_length=length)
+    assert len(found) == 500
+    assert found.num_dropped == 0
+
+
+def test_reading_in_memory(corpus):
+    (corpus / "x.tsv").write_text("hi\thallo\n\nyes\t \nno\tnein\n")
+    sides = (Documents(str(corpus / "x.tsv"), column=column) for column in ("1", "2"))
+    assert read_pairs(ParallelDocuments(*sides)) == [("hi", "hallo"), ("no", "nein")]
+    assert is_built_in("numerals")
+    assert not is_built_in("numerals.txt")
+    assert len(read_pairs(BuiltInPairs("numerals", count=7, seed=0, is_held_out=bool))) == 7
+
+
+# The command
+
+
+def test_the_command(corpus, capsys):
+    out = corpus / "set"
+    options = ["--tokenizer", "bytes", "--workers", 1, "--max-ratio", 3, "--max-source-length", 40]
+    files = ["--source", corpus / "a.en", "--target-source", corpus / "a.de.xz"]
+    assert cdcd_main("data", "prepare", *files, *options, "--out", out) == 0
+    said = capsys.readouterr().out
+    assert "pairs read" in said
+    assert "too long" in said
+    assert cdcd_main("data", "verify", out) == 0
+    assert "set is whole: train, valid" in capsys.readouterr().out
+
+
+def test_single_texts_stay_single(corpus):
+    config = replace(config_for(corpus), target_source=None)
+    assert not config.is_pairs
+    prepare(config, corpus / "texts", console=silent())
+    assert sum(map(TokenDataset(corpus / "texts").num_documents, ("train", "valid", "test"))) == 400
+
+
+# Real corpora
+
+
+@needs_real
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({"source": "multi30k/train.en.txt.xz", "target_source": "multi30k/train.de.txt.xz"},
+         ("Two young, White males are outside near many bushes.",
+          "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.")),
+        ({"source": "tatoeba_en-de/train.tsv.xz", "column": "1", "target_column": "2"}, None),
+        ({"source": "europarl_en-de/train.tsv.xz", "column": "1", "target_column": "2"}, None),
+    ],
+)  # fmt: skip
+def test_real_corpora(tmp_path, changes, first):
+    paths = {n: str(REAL / v) if n.endswith("source") else v for n, v in changes.items()}
+    config = PrepareConfig(
+        **paths, tokenizer="bytes", workers=1, max_documents=2000, valid_share=0.0, test_share=0.0
+    )
+    prepare(config, tmp_path / "set", console=silent())
+    pairs = PreparedPairs(tmp_path / "set")
+    assert pairs.counts("train")["kept"] == pairs.num_pairs("train") == 2000
+    assert first is None or pairs.texts("train", 0) == first

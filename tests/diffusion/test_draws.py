@@ -1,0 +1,251 @@
+"""Masks, uniform times and draws have the distributions they should, and depend on nothing else."""
+
+import numpy as np
+import pytest
+import torch
+from languages import PROCESS
+from scipy import stats
+
+from cdcd.diffusion.draws import conditioning_masks, draw_for_step, uniform_times
+from cdcd.diffusion.masking import clean_counts, mixed_masks, most_noisy, prefix_masks, random_masks
+from cdcd.diffusion.objective import Draws, ObjectiveConfig, self_conditioned_rows
+from cdcd.diffusion.warping import TimeWarp, WarpConfig
+from cdcd.seeding import generator_for
+from cdcd.training.tasks import room_for, same_rows_as
+
+BATCH, LENGTH = 6000, 10
+P_VALUE = 1e-4
+"""Below this a statistical test fails; seeds are fixed, so it fails always or never."""
+
+
+def uniform_p(values: torch.Tensor, cells: int) -> float:
+    """Probability of counts at least this uneven if all cells are equally likely."""
+    return float(stats.chisquare(torch.bincount(values.flatten(), minlength=cells).numpy()).pvalue)
+
+
+def is_prefix(masks: torch.Tensor) -> torch.Tensor:
+    return (masks.long().diff(dim=1) >= 0).all(1)
+
+
+def test_prefix_lengths_are_uniform_and_leave_a_noisy_token():
+    masks = prefix_masks(clean_counts(BATCH, LENGTH, generator=generator_for(0)), LENGTH)
+    assert is_prefix(masks).all()
+    assert uniform_p((~masks).sum(1), LENGTH) > P_VALUE
+    assert masks.any(1).all()
+
+
+def test_fixed_prefix():
+    def masks(prefix_length):
+        return mixed_masks(
+            100,
+            LENGTH,
+            prefix_share=1.0,
+            prefix_length=prefix_length,
+            generator=generator_for(0),
+        )
+
+    assert torch.equal(masks(4), (torch.arange(LENGTH) >= 4).expand(100, -1))
+    with pytest.raises(ValueError, match="below the sequence length"):
+        masks(LENGTH)
+
+
+def test_random_masks_are_uniform_in_count_and_position():
+    generator = generator_for(1)
+    masks = random_masks(
+        clean_counts(BATCH, LENGTH, generator=generator), LENGTH, generator=generator
+    )
+    counts = (~masks).sum(1)
+    assert uniform_p(counts, LENGTH) > P_VALUE
+    single = masks[counts == 1]
+    assert uniform_p((~single).long().argmax(1), LENGTH) > P_VALUE
+    pairs = ~masks[counts == 2]
+    first = pairs.long().argmax(1)
+    second = LENGTH - 1 - pairs.flip(1).long().argmax(1)
+    cells = first * LENGTH + second
+    index = [a * LENGTH + b for a in range(LENGTH) for b in range(a + 1, LENGTH)]
+    seen = torch.bincount(cells, minlength=LENGTH**2)[index]
+    assert float(stats.chisquare(seen.numpy()).pvalue) > P_VALUE
+
+
+def test_counts_are_uniform_in_every_row_and_add_up_in_pairs():
+    drawn = torch.cat(
+        [clean_counts(8, LENGTH, generator=generator_for(0, i))[None] for i in range(2000)]
+    )[..., 0]
+    for row in drawn.T:
+        assert uniform_p(row, LENGTH) > P_VALUE
+    for row in (0, 1, 4, 5):
+        assert (drawn[:, row] + drawn[:, row + 2] == LENGTH - 1).all()
+        # All others are independent: a row and its neighbour take every pair of values.
+        both = drawn[:, row] * LENGTH + drawn[:, row + 1]
+        assert uniform_p(both, LENGTH**2) > P_VALUE
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"masking": "prefix"},
+        {"masking": "random"},
+        {"masking": "none"},
+        {"masking": "prefix", "prefix_length": 3},
+        {"masking": "mixed", "prefix_length": 3},
+        {"self_conditioned_share": 0.75},
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 6, 13, 32])
+def test_no_more_positions_are_noisy_than_there_is_room_for(settings, batch):
+    objective = ObjectiveConfig(**settings)
+    for step in range(20):
+        masks = conditioning_masks(batch, LENGTH, objective, generator=generator_for(step))
+        for parts in (1, 2, 3):
+            for rows in torch.arange(batch).tensor_split(parts):
+                if not len(rows):
+                    continue
+                whole, again = room_for(objective, len(rows), LENGTH, int(rows[0]))
+                chosen = self_conditioned_rows(
+                    len(rows), objective.self_conditioned_share, int(rows[0])
+                )
+                assert int(masks[rows].sum()) <= whole
+                assert int(masks[rows][chosen].sum()) <= again
+
+
+def test_room_is_exact_where_partners_are_together():
+    objective = ObjectiveConfig()
+    masks = conditioning_masks(32, LENGTH, objective, generator=generator_for(0))
+    assert room_for(objective, 32, LENGTH, 0) == (int(masks.sum()), int(masks[1::2].sum()))
+    assert room_for(objective, 8, LENGTH, 8)[0] == int(masks[8:16].sum())
+    assert most_noisy([0, 1, 2], LENGTH) == 2 * LENGTH + 1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.75, 1.0])
+def test_parts_that_share_a_compiled_loss_have_the_same_room(share):
+    objective = ObjectiveConfig(self_conditioned_share=share)
+    for batch in (2, 4, 6):
+        for first_row in range(0, 24):
+            like = same_rows_as(first_row, batch, share)
+            assert like <= first_row
+            found, own = (room_for(objective, batch, LENGTH, row) for row in (like, first_row))
+            assert found == own
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8, 1.0])
+def test_mixed_masks_hold_the_share_of_prefixes(share):
+    masks = mixed_masks(BATCH, LENGTH, prefix_share=share, generator=generator_for(2))
+    # A random mask of k clean tokens is a prefix with probability 1 / C(LENGTH, k).
+    by_chance = np.mean([1 / stats.binom.pmf(k, LENGTH, 0.5) / 2**LENGTH for k in range(LENGTH)])
+    expected = share + (1 - share) * by_chance
+    found = int(is_prefix(masks).sum())
+    assert stats.binomtest(found, BATCH, min(expected, 1.0)).pvalue > P_VALUE
+
+
+def test_masking_strategies():
+    def masks(**settings):
+        return conditioning_masks(
+            500, LENGTH, ObjectiveConfig(**settings), generator=generator_for(0)
+        )
+
+    assert masks(masking="none").all()
+    assert is_prefix(masks(masking="prefix")).all()
+    assert not is_prefix(masks(masking="random")).all()
+    assert is_prefix(masks(masking="prefix", prefix_length=3)).all()
+    assert 200 < int(is_prefix(masks(masking="mixed", prefix_share=0.5)).sum()) < 380
+
+
+def times(step: int, *, low_discrepancy: bool = True, batch: int = 32) -> torch.Tensor:
+    generator = generator_for(0, step)
+    return uniform_times(batch, low_discrepancy=low_discrepancy, generator=generator)
+
+
+def test_low_discrepancy_times_hold_one_value_in_each_interval():
+    for step in range(20):
+        cells = (times(step) * 32).floor().long()
+        assert cells.sort().values.tolist() == list(range(32))
+
+
+@pytest.mark.parametrize("low_discrepancy", [True, False])
+def test_times_are_uniform_at_every_row(low_discrepancy):
+    values = torch.stack([times(s, low_discrepancy=low_discrepancy) for s in range(600)])
+    for row in (0, 1, 15, 31):
+        assert stats.kstest(values[:, row].numpy(), "uniform").pvalue > P_VALUE
+    assert stats.kstest(values[0].numpy(), "uniform").pvalue > P_VALUE
+
+
+def test_times_are_independent_of_masks_dropout_and_self_conditioned_rows():
+    objective, schedule = ObjectiveConfig(), TimeWarp(WarpConfig(), PROCESS).schedule()
+    u, dropped, clean, odd, first = [], [], [], [], []
+    for step in range(400):
+        draws = draw_for_step(
+            (32, LENGTH, 4), objective, schedule, seed=0, step=step, device=torch.device("cpu")
+        )
+        u.append(schedule.uniform_time(draws.t))
+        dropped.append(draws.is_dropped.float())
+        clean.append((~draws.is_noisy).float().mean(1))
+        odd.append(torch.arange(32) % 2 * 1.0)
+        first.append(draws.eps[:, 0, 0])
+    for other in (dropped, clean, odd, first):
+        assert stats.pearsonr(torch.cat(u), torch.cat(other)).pvalue > P_VALUE
+    share = float(torch.cat(dropped).mean())
+    assert share == pytest.approx(objective.conditioning_dropout, abs=0.01)
+
+
+@pytest.mark.parametrize("batch", [8, 64, 150, 192])
+def test_rows_are_drawn_as_in_the_whole_batch(batch):
+    def draw(rows: slice | None) -> Draws:
+        return draw_for_step(
+            (batch, LENGTH, 4),
+            ObjectiveConfig(),
+            TimeWarp(WarpConfig(), PROCESS).schedule(),
+            seed=0,
+            step=3,
+            device=torch.device("cpu"),
+            rows=rows,
+        )
+
+    whole = draw(None)
+    assert whole.eps.shape == (batch, LENGTH, 4)
+    assert len(whole.eps.flatten().unique()) > 0.99 * whole.eps.numel()
+    for rows in (
+        slice(0, batch // 2),
+        slice(batch // 2, batch),
+        slice(3, 5),
+        slice(batch - 1, batch),
+    ):
+        for name in ("t", "eps", "is_noisy", "is_dropped"):
+            assert torch.equal(getattr(draw(rows), name), getattr(whole, name)[rows]), name
+
+
+def test_draws_depend_on_seed_and_step_alone():
+    def draw(seed: int, step: int) -> torch.Tensor:
+        return draw_for_step(
+            (8, LENGTH, 4),
+            ObjectiveConfig(),
+            TimeWarp(WarpConfig(), PROCESS).schedule(),
+            seed=seed,
+            step=step,
+            device=torch.device("cpu"),
+        ).eps
+
+    before = torch.random.get_rng_state()
+    assert torch.equal(draw(0, 3), draw(0, 3))
+    assert not torch.equal(draw(0, 3), draw(0, 4))
+    assert not torch.equal(draw(0, 3), draw(1, 3))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert stats.kstest(draw(5, 5).flatten().numpy(), "norm").pvalue > P_VALUE
+
+
+def test_predictions_that_are_fed_back_are_made_earlier():
+    def draw(lag: float) -> Draws:
+        objective = ObjectiveConfig(self_conditioning_lag=lag)
+        cpu = torch.device("cpu")
+        return draw_for_step((256, LENGTH, 4), objective, schedule, seed=0, step=1, device=cpu)
+
+    schedule = TimeWarp(WarpConfig(), PROCESS).schedule()
+    assert draw(0.0).t_previous is None
+    drawn = draw(0.1)
+    assert torch.equal(drawn.t, draw(0.0).t)
+    assert drawn.t_previous is not None
+    lags = schedule.uniform_time(drawn.t_previous) - schedule.uniform_time(drawn.t)
+    before_the_end = schedule.uniform_time(drawn.t) < 0.9
+    assert float(lags.min()) >= -1e-5
+    assert 0.04 < float(lags[before_the_end].mean()) < 0.06
+    assert float(lags.max()) < 0.1 + 1e-5
