@@ -12,7 +12,7 @@ from pathlib import Path
 
 FRAGMENTS = {"What", "Of", "Where", "Whether", "How", "Told", "Which", "Whose", "Who", "When", "At"}
 """First words of fragments, which leave out who does what."""
-NOT_VERBS = set(
+NOT_VERBS = set(  # noqa: SIM905
     "Tokens Settings Losses Rows Words Texts Logits Columns Options Pairs Lines Files Weights Names Sums "
     "Gradients Probabilities Levels Lengths Steps Sequences Documents Numbers Positions Translations "
     "Statistics Intervals Batches Blocks Sources Targets Features Its This Is Has Was As Ends Runs' "
