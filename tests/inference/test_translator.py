@@ -38,9 +38,9 @@ from cdcd.training import run as runs
 from cdcd.training.build import build_model, make_task
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.distributed import World
+from cdcd.training.monitoring import Stopped
 from cdcd.training.optimiser import learning_rate_at
 from cdcd.training.translation import seed_dropout
-from cdcd.training.watching import Stopped
 
 MODELS = ("diffusion", "autoregressive")
 TRANSLATION = {"task": "translation"}

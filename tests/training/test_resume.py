@@ -27,8 +27,8 @@ from tiny import (
 import cdcd
 from cdcd.training import tasks
 from cdcd.training.checkpoint import RunDirectory
+from cdcd.training.monitoring import Stopped
 from cdcd.training.trainer import Trainer
-from cdcd.training.watching import Stopped
 
 # Logging, validation and checkpoints fall on different steps, so that a stop cuts through all.
 SEVEN = {

@@ -31,11 +31,11 @@ from cdcd.languages import tales
 from cdcd.training import tasks
 from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory
+from cdcd.training.monitoring import Stopped
 from cdcd.training.run import resume
 from cdcd.training.tasks import AutoregressiveTextTask
 from cdcd.training.trainer import Trainer
 from cdcd.training.validation import TokenReport
-from cdcd.training.watching import Stopped
 
 AUTOREGRESSIVE = {"model": "autoregressive"}
 

@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: Any) -> int:
     from cdcd.training.distributed import SaidElsewhere
-    from cdcd.training.watching import Stopped
+    from cdcd.training.monitoring import Stopped
 
     try:
         options.action(options)

@@ -95,21 +95,26 @@ def _weighting(schedule: NoiseSchedule, t: Tensor) -> Float[Tensor, " grid"]:
 
 
 def plot_training(metrics: Sequence[dict[str, Any]], path: Path) -> None:
-    """Training and validation loss over steps, and the last validation by noise level."""
+    """Draws training and validation loss over steps, and the last validation by noise level.
+
+    A diffusion model is validated at fixed noise levels, and trained at levels that follow the warp.
+    """
     figure, (left, right) = new_figure(1, 2, (11, 4))
     train = [row for row in metrics if "loss" in row]
     valid = [row for row in metrics if "valid_loss" in row]
-    left.plot([r["step"] for r in train], [r["loss"] for r in train], color=BLUE, label="training")
-    left.plot(
-        [r["step"] for r in valid],
-        [r["valid_loss"] for r in valid],
-        "o-",
-        color=ORANGE,
-        label="validation",
-    )
+    levels = valid[-1]["validation"].get("levels", []) if valid else []
+    labels = ("training", "validation")
+    if levels:
+        labels = ("training, levels of the warp", "validation, fixed levels")
+    for rows, name, style, color, label in (
+        (train, "loss", "-", BLUE, labels[0]),
+        (valid, "valid_loss", "o-", ORANGE, labels[1]),
+    ):
+        left.plot(
+            [r["step"] for r in rows], [r[name] for r in rows], style, color=color, label=label
+        )
     left.set(xlabel="step", ylabel="cross-entropy (nats)", title="Loss", ylim=(0, None))
     left.legend(frameon=False)
-    levels = valid[-1]["validation"].get("levels", []) if valid else []
     right.set_visible(bool(levels))
     if levels:
         t = [level["t"] for level in levels]

@@ -1,7 +1,8 @@
-"""What a run says while it trains: metrics.jsonl, TensorBoard where installed, a live display."""
+"""The records of a run in training: metrics.jsonl, TensorBoard where installed, a live display."""
 
 import json
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -11,11 +12,26 @@ from cdcd.files import write_atomically
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics file; a last line cut short by a crash is left out."""
+    """Reads the whole lines of a metrics file, without a last line cut short by a crash."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    return [_at_fixed_levels(json.loads(line)) for line in lines[:-1] if line]
+
+
+def _at_fixed_levels(row: dict[str, Any]) -> dict[str, Any]:
+    """Converts a row of an earlier version, whose `valid_loss` moved with the time warp."""
+    validation = row.get("validation", {})
+    if "levels" not in validation or "loss_at_warp" in validation:
+        return row
+    levels = [level.get("text_loss", level["loss"]) for level in validation["levels"]]
+    at_warp = {f"{name}_at_warp": validation[name] for name in validation if name != "levels"}
+    loss = row.get("compared", fmean(levels))
+    converted = {name: value for name, value in row.items() if name != "compared"}
+    return converted | {
+        "valid_loss": loss,
+        "validation": {"loss": loss, "levels": validation["levels"], **at_warp},
+    }
 
 
 class MetricsLog:
@@ -43,7 +59,7 @@ class MetricsLog:
 
 
 class NoLog:
-    """What the ranks beside the main one write: nothing."""
+    """The log of every rank but the main one, which discards what it is given."""
 
     def write(self, row: dict[str, Any]) -> None:
         pass
@@ -88,10 +104,8 @@ class Display:
         self.progress.stop()
 
     def update(self, step: int, loss: float, tokens_per_second: float) -> None:
-        loss_shown, speed_shown = f"{loss:.3f}", f"{tokens_per_second:,.0f}"
-        self.progress.update(self.task, completed=step, loss=loss_shown, speed=speed_shown)
+        loss_text, speed_text = f"{loss:.3f}", f"{tokens_per_second:,.0f}"
+        self.progress.update(self.task, completed=step, loss=loss_text, speed=speed_text)
         if not self.console.is_terminal and step >= self.next_line:
             self.next_line += max(self.total // 10, 1)
-            self.console.print(
-                f"step {step}/{self.total}  loss {loss_shown}  {speed_shown} tokens/s"
-            )
+            self.console.print(f"step {step}/{self.total}  loss {loss_text}  {speed_text} tokens/s")

@@ -32,10 +32,10 @@ from cdcd.training.checkpoint import (
 from cdcd.training.compiling import is_graphed
 from cdcd.training.distributed import ALONE, World, is_lost_contact
 from cdcd.training.logging import Display, MetricsLog, NoLog
+from cdcd.training.monitoring import Best, Health, Meter, Signals, Stopped
 from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_adam, make_muon
 from cdcd.training.parallel import check_shares, part_of, whole
 from cdcd.training.tasks import listed
-from cdcd.training.watching import Best, Health, Meter, Signals, Stopped
 
 AGREE_EVERY = 5
 """Steps after which several ranks ask each other whether one was told to stop."""
@@ -297,9 +297,9 @@ class Trainer:
         self.model.train()
         # All ranks have computed the same; where they stop must not depend on its last bit.
         report = self.world.on_main(lambda: report)
-        row = {"step": self.step, "valid_loss": report.loss, "compared": report.compared}
-        log.write(row | {"validation": report.as_dict()} | self.task.observed())
-        if best.update(self.step, report.compared):
+        row = {"step": self.step, "valid_loss": report.loss, "validation": report.as_dict()}
+        log.write(row | self.task.observed())
+        if best.update(self.step, report.loss):
             self.save(spare=best.step)
         return report.loss
 

@@ -21,13 +21,11 @@ NUM_LEVELS = 12
 
 @runtime_checkable
 class Report(Protocol):
-    """What every validation says: a loss in nats a token, and more by model."""
+    """The outcome of a validation: one loss in nats a token, and more by kind of model."""
 
     @property
-    def loss(self) -> float: ...
-    @property
-    def compared(self) -> float:
-        """What a better model has less of, whatever its time warp: training may stop by it."""
+    def loss(self) -> float:
+        """The loss that is plotted, printed and stopped by; it does not depend on the time warp."""
         ...
 
     def as_dict(self) -> dict[str, object]: ...
@@ -40,41 +38,42 @@ class TokenReport:
     loss: float
     num_tokens: int
 
-    @property
-    def compared(self) -> float:
-        return self.loss
-
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class LevelReport:
-    """How well tokens are told at one noise level."""
+    """The quality of the predictions at one noise level."""
 
     t: float
     loss: float
     accuracy: float
     entropy: float
     text_loss: float
-    """The loss without padding, which is easily told and can be most of a sequence."""
+    """The loss without padding, which is easy to predict and can be most of a sequence."""
 
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """The levels, and the loss averaged over uniform time u, with padding and without."""
+    """Predictions at fixed noise levels, and their loss over the levels that training draws.
 
-    loss: float
-    text_loss: float
+    The levels that training draws follow the warp, and the warp is fitted all the while: a loss over
+    them can rise while the model improves. Only the loss at fixed levels compares two validations.
+    """
+
     levels: list[LevelReport]
+    loss_at_warp: float
+    """The loss, padding included, averaged over uniform time."""
+    text_loss_at_warp: float
+    """The same without padding."""
 
     @property
-    def compared(self) -> float:
-        """The mean over the fixed levels: those of uniform time move with the warp."""
+    def loss(self) -> float:
         return fmean(level.text_loss for level in self.levels)
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self)
+        return {"loss": self.loss, **asdict(self)}
 
 
 @torch.no_grad()
@@ -85,25 +84,28 @@ def validate(
     schedule: NoiseSchedule,
     config: RunConfig,
 ) -> ValidationReport:
-    """Validate with draws that are the same every time: masks as in training, noise by level."""
+    """Evaluates a diffusion model with draws that are the same every time.
+
+    Masks are those of training, the fixed noise levels are evenly spaced in ln t.
+    """
     device = table.device
     generator = generator_for(config.training.seed, "validation", device=device)
     batch, length = tokens.shape
     is_noisy = conditioning_masks(batch, length, config.objective, generator=generator)
     eps = torch.randn(batch, length, table.shape[1], generator=generator, device=device)
     fractions = torch.linspace(0, 1, NUM_LEVELS)
-    by_level = [float(t) for t in from_unit(fractions, config.process, "log")]
+    fixed = [float(t) for t in from_unit(fractions, config.process, "log")]
     middles = (torch.arange(NUM_LEVELS) + 0.5) / NUM_LEVELS
-    by_time = [float(t) for t in schedule.noise_levels(middles.to(device))]
+    warped = [float(t) for t in schedule.noise_levels(middles.to(device))]
 
     def at(t: float) -> LevelReport:
         return _at_level(network, table, tokens, is_noisy, eps, t, config)
 
-    found = [at(t) for t in by_time]
+    at_warp = [at(t) for t in warped]
     return ValidationReport(
-        loss=fmean(each.loss for each in found),
-        text_loss=fmean(each.text_loss for each in found),
-        levels=[at(t) for t in by_level],
+        levels=[at(t) for t in fixed],
+        loss_at_warp=fmean(level.loss for level in at_warp),
+        text_loss_at_warp=fmean(level.text_loss for level in at_warp),
     )
 
 
@@ -133,8 +135,11 @@ def _at_level(
     )
     log_probs = torch.log_softmax(losses.logits.to(table.dtype), dim=-1)
     targets = losses.selection.take(tokens)
-    right = (losses.logits.argmax(-1) == targets).float()
-    entropy = -(log_probs.exp() * log_probs).sum(-1)
-    picked = -log_probs.gather(-1, targets[..., None])[..., 0]
-    of_text = picked[targets != PAD]
-    return LevelReport(t, *(float(values.mean()) for values in (picked, right, entropy, of_text)))
+    nll = -log_probs.gather(-1, targets[..., None])[..., 0]
+    return LevelReport(
+        t=t,
+        loss=float(nll.mean()),
+        accuracy=float((losses.logits.argmax(-1) == targets).float().mean()),
+        entropy=float(-(log_probs.exp() * log_probs).sum(-1).mean()),
+        text_loss=float(nll[targets != PAD].mean()),
+    )

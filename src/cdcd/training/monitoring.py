@@ -1,4 +1,4 @@
-"""What is kept an eye on while a run trains: finite losses, the best validation, speed, signals."""
+"""The state of a run beside its weights: finite losses, the best validation, speed, signals."""
 
 import signal
 import threading
@@ -17,7 +17,7 @@ from cdcd.training.logging import read_metrics
 
 @dataclass
 class Health:
-    """Where the loss stopped being finite, kept on the device so that no step waits for it."""
+    """The first step whose loss was not finite, kept on the device so that no step waits for it."""
 
     bad_step: Int[Tensor, ""]
     bad_t: Float[Tensor, ""]
@@ -25,17 +25,17 @@ class Health:
     def update(
         self, step: int, losses: Float[Tensor, " batch"], t: Float[Tensor, " batch"] | None
     ) -> None:
-        bad = ~losses.isfinite()
-        first = (self.bad_step < 0) & bad.any()
-        self.bad_step = torch.where(first, step, self.bad_step)
+        is_bad = ~losses.isfinite()
+        is_first = (self.bad_step < 0) & is_bad.any()
+        self.bad_step = torch.where(is_first, step, self.bad_step)
         if t is not None:
-            # Not t[…]: an index that is a single number is read back.
-            where = bad.float().argmax(0, keepdim=True)
-            self.bad_t = torch.where(first, t.gather(0, where)[0], self.bad_t)
+            # Not t[index]: an index that is a single number is read back.
+            index = is_bad.float().argmax(0, keepdim=True)
+            self.bad_t = torch.where(is_first, t.gather(0, index)[0], self.bad_t)
 
 
 class Best:
-    """The best validation so far, also over interruptions, and whether to wait for a better one."""
+    """The best validation of a run, also over interruptions, and how many have come since."""
 
     def __init__(self, run: RunDirectory, patience: int) -> None:
         self.patience, self.waited = patience, 0
@@ -44,19 +44,20 @@ class Best:
         saved = run.steps()
         for row in read_metrics(run.metrics_path) if patience else ():
             if "valid_loss" in row:
-                # Patience may be new to this run: a better loss whose weights are gone is no best.
+                # A run that had no patience so far has not kept its best weights: only a validation
+                # whose checkpoint still exists can be the best.
                 if row["step"] in saved:
-                    self.update(row["step"], row.get("compared", row["valid_loss"]))
+                    self.update(row["step"], row["valid_loss"])
                 elif self.step is not None:
                     self.waited += 1
 
     def update(self, step: int, loss: float) -> bool:
-        """Note a validation; whether it is to be kept."""
-        better = self.patience > 0 and loss < self.loss
-        if better:
+        """Notes a validation, and returns True where its checkpoint must be kept."""
+        is_better = self.patience > 0 and loss < self.loss
+        if is_better:
             self.step, self.loss = step, loss
-        self.waited = 0 if better else self.waited + 1
-        return better
+        self.waited = 0 if is_better else self.waited + 1
+        return is_better
 
     @property
     def waited_enough(self) -> bool:
@@ -72,7 +73,7 @@ class Stopped(Exception):  # noqa: N818
 
 
 class Meter:
-    """Mean loss and tokens a second since the last reading."""
+    """The mean loss and the tokens a second since the last reading."""
 
     def __init__(self, tokens_per_step: int) -> None:
         self.tokens_per_step = tokens_per_step
@@ -103,8 +104,11 @@ class Signals:
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.received = number
-        for signal_number, handler in self.previous.items():
-            signal.signal(signal_number, handler)
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -112,5 +116,4 @@ class Signals:
                 self.previous[number] = signal.signal(number, self._note)
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
+        self._restore()
