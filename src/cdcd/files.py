@@ -1,4 +1,4 @@
-"""Files that are whole or not there: durable and atomic writing, checksums, JSON."""
+"""Durable and atomic writing of files, checksums, JSON: a file is whole or absent."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a file and wait until the disk has it."""
+    """Writes a file and waits until the disk has it."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -16,7 +16,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file so that a reader sees the old or the new one, never a part."""
+    """Replaces a file so that a reader sees the old one or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.writing")
     try:
         write_durably(temporary, content)
@@ -26,12 +26,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replace a JSON file atomically."""
+    """Replaces a JSON file atomically."""
     write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object of a file."""
+    """Returns the JSON object in a file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -42,6 +42,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
+    """Returns the SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,9 @@
-"""Where randomness comes from: every generator is derived from a seed and a place.
+"""Random generators that are functions of a seed and of what they are for.
 
-The global generator is never touched, but for dropout, which knows no other: it is seeded at every
-training step of a model that has any. A training step's draws are a function of (seed, step), a
-sample's of its own seed, so a resumed run is the same run and a sample does not depend on its batch.
+The global generator stays untouched, except for dropout, which can use no other: a model with
+dropout seeds it at every training step. The draws of a training step are a function of (seed, step),
+those of a sample of its own seed: a resumed run repeats the uninterrupted one, and a sample does not
+depend on its batch.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import hashlib
 import torch
 
 
-def generator_for(*place: int | str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator that is a function of `place` alone, for example (seed, step, "masks")."""
-    digest = hashlib.blake2b(repr(place).encode(), digest_size=8).digest()
+def generator_for(*seed_path: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+    """Returns a generator that is a function of `seed_path` alone, such as (seed, step, "masks")."""
+    digest = hashlib.blake2b(repr(seed_path).encode(), digest_size=8).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest, "little") >> 1)

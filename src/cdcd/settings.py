@@ -1,8 +1,8 @@
 """Settings: frozen dataclasses to command-line options and JSON, and back.
 
 A run's configuration is a dataclass of section dataclasses. Each field becomes an option
-(`--section.field-name VALUE`) whose help is the docstring under the field. Only what the user sets
-is passed on, so a preset supplies everything else.
+(`--section.field-name VALUE`) whose help is the docstring under the field. Only the options that the
+user gives are passed on, so that a preset supplies the other settings.
 """
 
 import argparse
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
-    """An error that names what is unknown and the nearest thing that is known."""
+    """Returns an error that names the unknown thing and the nearest known one."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
@@ -28,7 +28,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that answers mistakes with one line, exit code 2 and the nearest option."""
+    """An argument parser that answers a mistake with one line, the nearest option and exit code 2."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
@@ -45,8 +45,45 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
 
+def check_ranges(
+    config: Any,
+    section: str = "",
+    *,
+    at_least: Mapping[int, Iterable[str]] | None = None,
+    positive: Iterable[str] = (),
+    not_negative: Iterable[str] = (),
+    share: Iterable[str] = (),
+    inner_share: Iterable[str] = (),
+    below_one: Iterable[str] = (),
+    above_zero: Iterable[str] = (),
+) -> None:
+    """Raises an error where a named field is out of its range; None is in every range.
+
+    The ranges are x > 0 (positive), x ≥ 0 (not_negative), [0, 1] (share), (0, 1) (inner_share),
+    [0, 1) (below_one) and (0, 1] (above_zero).
+    """
+    limits = [
+        (names, lambda x, least=least: x >= least, f"be at least {least}")
+        for least, names in (at_least or {}).items()
+    ]
+    limits += [
+        (positive, lambda x: x > 0, "be positive"),
+        (not_negative, lambda x: x >= 0, "not be negative"),
+        (share, lambda x: 0 <= x <= 1, "be between 0 and 1"),
+        (inner_share, lambda x: 0 < x < 1, "be between 0 and 1"),
+        (below_one, lambda x: 0 <= x < 1, "be at least 0 and below 1"),
+        (above_zero, lambda x: 0 < x <= 1, "be above 0 and at most 1"),
+    ]
+    for names, is_allowed, limit in limits:
+        for name in names:
+            value = getattr(config, name)
+            if value is not None and not is_allowed(value):
+                prefix = f"{section}." if section else ""
+                raise ValueError(f"{prefix}{name} is {value}, it must {limit}")
+
+
 def field_docs(cls: type) -> dict[str, str]:
-    """The docstring under each field of a dataclass."""
+    """Returns the docstring under each field of a dataclass."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
     docs = {}
@@ -58,7 +95,7 @@ def field_docs(cls: type) -> dict[str, str]:
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """Check a value, or the text of one, against a type hint; ValueError says what was expected."""
+    """Returns a value, or the value that a text stands for, after checking it against a type hint."""
     if get_origin(hint) is Literal:
         if value in get_args(hint):
             return value
@@ -97,7 +134,7 @@ def _number(value: int | float | str, hint: type[int] | type[float]) -> int | fl
 def add_options(
     parser: argparse.ArgumentParser, cls: type, *, section: str = "", leave_out: Iterable[str] = ()
 ) -> None:
-    """Add one option for each field of a dataclass; nested dataclasses become sections."""
+    """Adds one option for each field of a dataclass; nested dataclasses become sections."""
     hints, docs = get_type_hints(cls), field_docs(cls)
     group = parser
     for field in dataclasses.fields(cls):
@@ -138,18 +175,18 @@ def _metavar(hint: Any) -> str:
 
 
 def chosen(namespace: argparse.Namespace, cls: type, *, section: str = "") -> dict[str, Any]:
-    """What the user set of a dataclass's fields, as {"section.field": value}."""
-    found: dict[str, Any] = {}
+    """Returns those fields of a dataclass that the user set, as {"section.field": value}."""
+    changes: dict[str, Any] = {}
     for name, hint in get_type_hints(cls).items():
         if dataclasses.is_dataclass(hint):
-            found |= chosen(namespace, hint, section=f"{section}{name}.")  # pyright: ignore[reportArgumentType]
+            changes |= chosen(namespace, hint, section=f"{section}{name}.")  # pyright: ignore[reportArgumentType]
         elif hasattr(namespace, section + name):
-            found[section + name] = getattr(namespace, section + name)
-    return found
+            changes[section + name] = getattr(namespace, section + name)
+    return changes
 
 
 def override(config: T, changes: Mapping[str, Any]) -> T:
-    """A copy of `config` with {"section.field": value} applied, each section's changes together."""
+    """Returns a copy of `config` with changes {"section.field": value}, checked section by section."""
     own: dict[str, Any] = {}
     nested: dict[str, dict[str, Any]] = {}
     names = [field.name for field in dataclasses.fields(config)]  # pyright: ignore[reportArgumentType]
@@ -166,18 +203,18 @@ def override(config: T, changes: Mapping[str, Any]) -> T:
 
 
 def flatten(config: Any, section: str = "") -> dict[str, Any]:
-    """All settings of a dataclass as {"section.field": value}."""
-    found: dict[str, Any] = {}
+    """Returns all settings of a dataclass as {"section.field": value}."""
+    settings: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         nested = dataclasses.is_dataclass(value)
         name = section + field.name
-        found |= flatten(value, f"{name}.") if nested else {name: value}
-    return found
+        settings |= flatten(value, f"{name}.") if nested else {name: value}
+    return settings
 
 
 def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Build a dataclass from JSON, checking names and types; what is missing takes its default."""
+    """Builds a dataclass from JSON, checking names and types; a missing field takes its default."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{values!r} is not a section of settings")
     hints = get_type_hints(cls)
