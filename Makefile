@@ -1,5 +1,6 @@
 # make demo: set up, train a small model on the CPU, show what it can do.
 # make test: set up, lint, types, all tests.
+# make mutants: are deliberate faults noticed? TENTH=3: those of one tenth; TENTH=commit: of the commit's.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -17,7 +18,7 @@ test: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 mutants: .venv/dev
-	$(BIN)/python tests/mutation_check.py
+	$(BIN)/python tests/mutants/mutation_check.py $(if $(TENTH),--tenth $(TENTH))
 
 .venv/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
