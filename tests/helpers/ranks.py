@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from cdcd.training import run as runs
 from cdcd.training import trainer as trainers
 from cdcd.training.distributed import ALONE, World, join
-from cdcd.training.parallel import Replicated, whole
+from cdcd.training.parallel import Engine, whole
 
 FAULTS = {
     "each rank divides by its own targets": (World, "sum", lambda self, x: x * self.size),
     "every rank draws the first rows": (World, "rows", lambda self, n: slice(0, n // self.size)),
-    "gradients are averaged": (Replicated, "backward", lambda self, loss: loss.backward()),
+    "gradients are averaged": (Engine, "backward", lambda self, loss: loss.backward()),
     "each rank fits its own warp": (World, "gather", lambda self, rows: rows),
 }
 

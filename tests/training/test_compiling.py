@@ -1,10 +1,12 @@
-"""Compiling: when it is done, and that what was traced is found again, and only that."""
+"""Compiling: when it is done, that it changes no loss, and that DDP leaves the loss in one graph."""
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
+import torch.distributed as dist
+from torch import nn
 
-from cdcd.training.compiling import compiled, is_compiled, is_graphed, start_workers
+from cdcd.training.compiling import compiled, is_compiled, is_graphed
+from cdcd.training.parallel import Replicated
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -13,71 +15,71 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
     ("mode", "on_cpu", "on_gpu"),
     [("off", False, False), ("auto", False, True), ("on", True, True), ("graphs", True, True)],
 )
-def test_what_is_compiled(mode, on_cpu, on_gpu):
+def test_modes_that_compile(mode, on_cpu, on_gpu):
     assert (is_compiled(mode, CPU), is_compiled(mode, GPU)) == (on_cpu, on_gpu)
     assert not is_graphed(mode, CPU)
     assert is_graphed(mode, GPU) == (mode in ("auto", "graphs"))
 
 
-def test_workers_are_started_for_a_gpu_only(monkeypatch):
-    async_compile = pytest.importorskip("torch._inductor.async_compile")
-    started = []
-    monkeypatch.setattr(async_compile, "maybe_warm_pool", lambda: started.append(True))
-    for mode in ("off", "auto", "on"):
-        start_workers(mode, CPU)
-    start_workers("off", GPU)
-    assert not started
-    start_workers("auto", GPU)
-    assert started
-
-
-def test_kernels_are_compiled_once(monkeypatch):
-    config = pytest.importorskip("torch._inductor.config")
-    monkeypatch.setattr(config.triton, "autotune_pointwise", True)
-    compiled(lambda x: (x, x), "off", CPU)
-    assert config.triton.autotune_pointwise
-    compiled(lambda x: (x, x), "on", CPU)
-    assert not config.triton.autotune_pointwise
-
-
-def loss_with_gradient(factor):
-    """A loss whose gradient is our own, and not that of its value."""
-
-    class Scaled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.exp()
-
-        @staticmethod
-        def backward(ctx, *grads):
-            return factor * grads[0]
+def test_a_compiled_loss_has_the_value_and_the_gradient_of_the_plain_one(monkeypatch):
+    # Spares the compiler seconds of asking what the processor can do.
+    monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
     def loss(x):
-        total = Scaled.apply(x).sum()
+        total = (x.exp() * x).sum()
         return total, total.detach()
 
-    return loss
+    gradients = []
+    for mode in ("off", "on"):
+        x = torch.linspace(-1, 1, 5, requires_grad=True)
+        function = compiled(loss, mode, CPU)
+        assert (function is loss) == (mode == "off")
+        total, value = function(x)
+        torch.testing.assert_close(value, loss(x)[0].detach())
+        total.backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
 
 
-def gradient(factor):
-    """The gradient of a loss that is compiled as in a new process."""
-    torch.compiler.reset()
-    counters.clear()
-    x = torch.zeros(4, requires_grad=True)
-    total, _ = compiled(loss_with_gradient(factor), "on", CPU)(x)
-    total.backward()
-    assert x.grad is not None
-    return x.grad.tolist(), dict(counters["aot_autograd"])
+@pytest.fixture
+def group(tmp_path):
+    """Opens a process group of one rank."""
+    if not dist.is_available():
+        pytest.skip("needs torch.distributed")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
-def test_traced_losses_are_kept_by_both_their_passes(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    found, counts = gradient(2.0)
-    assert found == [2.0] * 4
-    assert counts["autograd_cache_saved"] == 1
-    found, counts = gradient(2.0)
-    assert found == [2.0] * 4
-    assert counts["autograd_cache_hit"] == 1
-    found, counts = gradient(3.0)
-    assert found == [3.0] * 4
-    assert "autograd_cache_hit" not in counts
+def test_under_ddp_the_loss_is_one_graph(group):
+    """Takes layers larger than DDP's first bucket of 1 MB, where torch would cut the graph."""
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    model = nn.Sequential(*[nn.Linear(600, 600) for _ in range(3)])
+    loss = torch.compile(lambda x: model(x).square().mean(), backend=count, dynamic=False)
+    x = torch.linspace(-1, 1, 1200).view(2, 600)
+    engine = Replicated(1, model)
+    engine.backward(engine.loss(loss, x))
+    assert len(graphs) == 1
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    model(x).square().mean().backward()
+    for gradient, parameter in zip(gradients, model.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad)
+    # A power check: the same loss inside the forward pass of DDP is cut.
+    inside = torch.compile(lambda x: model(x).square().sum(), backend=count, dynamic=False)
+
+    class Inside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            return inside(x)
+
+    nn.parallel.DistributedDataParallel(Inside())(x)
+    assert len(graphs) > 2

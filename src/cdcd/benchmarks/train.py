@@ -35,7 +35,6 @@ from cdcd.benchmarks.shapes import describe, synthetic_run
 from cdcd.config import RunConfig
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.settings import override
-from cdcd.training.compiling import start_workers
 from cdcd.training.trainer import Trainer
 
 PROFILED_STEPS = 10
@@ -130,7 +129,6 @@ def measure_training(
     ):
         reset_peak_memory(device)
         started = time.perf_counter()
-        start_workers(config.training.compile, device)
         run, (train, valid) = synthetic_run(config, Path(folder))
         trainer = TimedTrainer(run, train, valid, console=Console(file=StringIO()))
         timing = trainer.measure(bench.marks)

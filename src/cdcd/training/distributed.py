@@ -1,7 +1,7 @@
-"""Several processes that train one model: who they are, and how they talk (DESIGN §5).
+"""The processes that train one model together, and what they send each other.
 
-`torchrun` starts one process for each GPU and tells it its rank; `join` reads that and opens the
-process group. Without torchrun there is no group, and every method here returns what it was given.
+`torchrun` starts one process for each GPU and gives it a rank in its environment; `join` reads that
+and opens the process group. Without torchrun there is no group, and every method returns its input.
 
 Tensors on a GPU travel by NCCL. Small things in main memory (flags, messages, paths) travel by gloo
 and never wait for the GPU.
@@ -28,7 +28,7 @@ from cdcd.networks.precision import choose_device
 T = TypeVar("T")
 
 TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for the others: longer than one of them reads a corpus or writes a checkpoint."""
+"""The time a rank waits for the others: longer than one of them reads a corpus or writes a checkpoint."""
 
 
 class SaidElsewhere(Exception):  # noqa: N818
@@ -42,18 +42,18 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Number of this process among those of its machine: which GPU it takes."""
+    """The number of this process among those of its machine, and of the GPU that it takes."""
     local_size: int = 1
     store: Store | None = field(default=None, compare=False, repr=False)
-    """Where the ranks leave notes for each other."""
+    """Notes that the ranks leave for each other."""
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the one process that prints and writes."""
+        """True in the one process that prints and writes."""
         return self.rank == 0
 
     def device(self, name: str) -> torch.device:
-        """This process's own device, by the configuration's word for it."""
+        """Returns this process's own device for a name in the configuration."""
         device = choose_device(name)
         if device.type != "cuda" or self.size == 1:
             return device
@@ -66,12 +66,12 @@ class World:
         return torch.device("cuda", self.local_rank)
 
     def rows(self, batch_size: int) -> slice:
-        """This rank's rows of the global batch."""
+        """Returns this rank's rows of the global batch."""
         share = batch_size // self.size
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def sum(self, tensor: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-        """The sum over the ranks, on every rank."""
+        """Returns the sum over the ranks, on every rank."""
         if self.size == 1:
             return tensor
         total = tensor.detach().clone()
@@ -79,16 +79,16 @@ class World:
         return total
 
     def gather(self, rows: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_rows ..."]:
-        """The rows of all ranks in order, on every rank; each has as many."""
+        """Returns the rows of all ranks in order, on every rank; each has as many."""
         if self.size == 1:
             return rows
-        found = [torch.empty_like(rows) for _ in range(self.size)]
-        dist.all_gather(found, rows.contiguous())
-        return torch.cat(found)
+        parts = [torch.empty_like(rows) for _ in range(self.size)]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
 
     @torch.no_grad()
     def take_from_main(self, *tensors: Tensor) -> None:
-        """Overwrite tensors by those of the main process, bit for bit."""
+        """Overwrites tensors by those of the main process, bit for bit."""
         if self.size > 1:
             flat = torch.cat([tensor.flatten() for tensor in tensors])
             dist.broadcast(flat, src=0)
@@ -97,23 +97,23 @@ class World:
                 tensor.copy_(part.view_as(tensor))
 
     def largest(self, number: int) -> int:
-        """The largest of the ranks' numbers; a flag that is 1 on any rank becomes 1 on all."""
+        """Returns the largest of the ranks' numbers; a flag that is 1 on any rank becomes 1 on all."""
         if self.size == 1:
             return number
-        found = torch.tensor(number)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return int(found)
+        maximum = torch.tensor(number)
+        dist.all_reduce(maximum, dist.ReduceOp.MAX)
+        return int(maximum)
 
     def collect(self, value: T) -> list[T]:
-        """Every rank's value, on every rank."""
+        """Returns every rank's value, on every rank."""
         if self.size == 1:
             return [value]
-        found: list[T] = [value] * self.size
-        dist.all_gather_object(found, value)
-        return found
+        values: list[T] = [value] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     def on_main(self, function: Callable[[], T]) -> T:
-        """Call a function on the main process only; its result, or its error, on every rank."""
+        """Calls a function on the main process only; its result, or its error, reaches every rank."""
         if self.size == 1:
             return function()
         outcome: list[tuple[T | None, Exception | None]] = [(None, None)]
@@ -129,7 +129,7 @@ class World:
         return result  # pyright: ignore[reportReturnType]
 
     def is_first_to_say(self, message: str) -> bool:
-        """Whether no other rank has said this: what all would say is said once."""
+        """Returns whether no other rank has said this: what all would say is said once."""
         return self.store is None or self.store.add(f"said {message}", 1) == 1
 
 
@@ -138,7 +138,7 @@ ALONE = World()
 
 @contextmanager
 def join() -> Iterator[World]:
-    """The world that torchrun made, or this process alone. An error that all ranks meet is raised once."""
+    """Opens the group that torchrun started, if any; an error that all ranks meet is raised once."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -147,7 +147,7 @@ def join() -> Iterator[World]:
         int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     )
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    store = _meeting_place()
+    store = _open_store()
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     world = World(rank, size, local_rank, local_size, store)
     try:
@@ -163,9 +163,9 @@ def join() -> Iterator[World]:
 
 
 def leave(code: int) -> int:
-    """An exit code for Python to end with; after an error among several ranks, the process ends here.
+    """Returns an exit code for Python to end with; after an error among several ranks, exits here.
 
-    Its group is still open, and cannot be closed without the others, who may be dead; its threads would
+    The group is still open, and cannot be closed without the others, who may be dead; its threads would
     turn the end of Python into an abort.
     """
     if dist.is_initialized():
@@ -175,12 +175,12 @@ def leave(code: int) -> int:
     return code
 
 
-def _meeting_place() -> Store:
-    """Where the ranks find each other.
+def _open_store() -> Store:
+    """Opens the store in which the ranks read each other's addresses.
 
     torchrun keeps its store over restarts, with the addresses of the dead in it (torch 2.13 waits for
-    them), so every attempt gets a place of its own. Machines count attempts each for themselves: with
-    several of them, torchrun must make a new store instead.
+    them), so every attempt puts its own prefix before all keys. Machines count attempts each for
+    themselves: with several of them, torchrun must make a new store instead.
     """
     store, rank, _ = next(rendezvous("env://", timeout=TIMEOUT))
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -197,7 +197,7 @@ def _meeting_place() -> Store:
 
 
 def is_lost_contact(error: RuntimeError) -> bool:
-    """Whether an error says that another rank does not answer."""
+    """Returns whether an error says that another rank does not answer."""
     if isinstance(error, dist.DistError):
         return True
     words = ("gloo", "NCCL", "Connection closed", "Connection reset")

@@ -25,7 +25,6 @@ from cdcd.languages import numerals
 from cdcd.presets import TRANSLATION
 from cdcd.settings import flatten, override
 from cdcd.training.checkpoint import Checkpoint, RunDirectory, check_shapes, refuse_existing
-from cdcd.training.compiling import start_workers
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import check_shares
 from cdcd.training.trainer import Trainer, initial_checkpoint
@@ -187,7 +186,6 @@ def start(
 ) -> Trainer:
     """A new run in `out`; from the weights, warp and tokenizer of another run where one is given."""
     check_shares(config.training.batch_size, config.training.accumulate, world)
-    start_workers(config.training.compile, world.device(config.training.device))
     made: list[Corpus] = []
     world.on_main(lambda: made.append(_create(config, out, init_from)))
     run = RunDirectory(out)
@@ -268,7 +266,6 @@ def resume(
             f"{out} has already been trained for its {config.training.steps} steps; "
             f"for more: --resume --training.steps {config.training.steps * 2}"
         )
-    start_workers(config.training.compile, world.device(config.training.device))
     corpus = load_corpus(config, run.tokenizer)
     _tell_dropped(corpus, world, console)
     trainer = Trainer(

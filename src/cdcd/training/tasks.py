@@ -35,7 +35,7 @@ from cdcd.training.checkpoint import Tensors, with_prefix, without_prefix
 from cdcd.training.compiling import compiled
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.optimiser import make_adam
-from cdcd.training.parallel import Alone, Engine
+from cdcd.training.parallel import Engine
 from cdcd.training.validation import Report, TokenReport, validate
 
 D = TypeVar("D", DiffusionTextNetwork, DiffusionTranslationNetwork)
@@ -140,7 +140,7 @@ class DiffusionTask(Generic[D]):
     ) -> None:
         self.config, self.device, self.dtype = config, device, dtype
         self.model, self.world = model, world
-        self.engine = engine or Alone()
+        self.engine = engine or Engine()
         self.network = Autocast(model, device, dtype)
         self.warp = TimeWarp(config.warp, config.process).to(device)
         self.warp_optimiser = make_adam(self.warp, (0.9, 0.99))
@@ -285,7 +285,7 @@ class AutoregressiveTextTask(Generic[A]):
     ) -> None:
         self.config = config
         self.model, self.world = model, world
-        self.engine = engine or Alone()
+        self.engine = engine or Engine()
         self.network = Autocast(model, device, dtype)
         mode = "off" if self.engine.is_sharded else config.training.compile
         self._losses = compiled(self._plain_losses, mode, device)
