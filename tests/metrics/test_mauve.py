@@ -1,11 +1,13 @@
-"""MAUVE has its known values, its symmetries, and agrees with the authors' package where installed."""
+"""MAUVE has its known values and symmetries, and agrees with the frozen answers of the authors' package."""
 
 import itertools
+import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from fixtures import make_mauve_fixture as fixture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
@@ -195,28 +197,45 @@ def test_features_that_cannot_be_compared_are_refused():
         mauve(p, q)
 
 
-def test_histograms_score_as_in_the_authors_package():
-    """The same area to rounding, on the package's own histograms of the same features."""
-    reference = pytest.importorskip("mauve", reason="needs pip install mauve-text")
-    for shift in (0.0, 0.4, 1.0):
-        p, q = features(300, seed=0), features(300, seed=1, shift=shift)
-        found = reference.compute_mauve(p.numpy(), q.numpy(), seed=1)
-        ours = area_under_divergence_curve(torch.tensor(found.p_hist), torch.tensor(found.q_hist))
-        assert ours == pytest.approx(float(found.mauve), abs=1e-12)
-        assert found.num_buckets == mauve(p, q).num_clusters
+OPTIONS = {
+    "mauve_scaling_factor": "scaling",
+    "divergence_curve_discretization_size": "num_weights",
+    "num_buckets": "num_clusters",
+    "kmeans_explained_var": "explained_variance",
+}
+"""Our name for each option of the authors' package."""
+FROZEN = json.loads(fixture.FIXTURE.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.3, 0.6, 1.0])
-def test_features_score_as_in_the_authors_package(shift):
+def ours_of(case):
+    """Translates the options of a frozen case."""
+    return {OPTIONS[name]: value for name, value in case.items() if name in OPTIONS}
+
+
+def test_the_frozen_features_are_drawn_again():
+    drawn = fixture.features(600, seed=1, shift=0.3).sum(dtype=np.float64)
+    assert drawn == pytest.approx(FROZEN["feature_sum"], rel=1e-9)
+
+
+@pytest.mark.parametrize("case", FROZEN["histograms"])
+def test_histograms_score_as_in_the_authors_package(case):
+    """The same curve and area to rounding, on the package's own histograms of the features."""
+    p, q = (torch.tensor(case[name], dtype=torch.double) for name in ("p_hist", "q_hist"))
+    curve = divergence_curve(p, q, **{"scaling": 5.0, "num_weights": 25} | ours_of(case))
+    assert (curve - torch.tensor(case["curve"], dtype=torch.double)).abs().max() < 1e-12
+    ours = area_under_divergence_curve(p, q, **ours_of(case))
+    assert ours == pytest.approx(case["mauve"], abs=1e-12)
+
+
+@pytest.mark.parametrize("case", FROZEN["scores"])
+def test_features_score_as_in_the_authors_package(case):
     """Clusters are drawn at random in both: the means over seeds agree within four errors."""
-    reference = pytest.importorskip("mauve", reason="needs pip install mauve-text")
-    p, q = features(600, seed=0), features(600, seed=1, shift=shift)
-    ours = torch.tensor([mauve(p, q, seed=seed).score for seed in range(12)])
-    theirs = torch.tensor(
-        [
-            float(reference.compute_mauve(p.numpy(), q.numpy(), seed=seed).mauve)
-            for seed in range(12)
-        ]
+    p, q = (
+        torch.from_numpy(fixture.features(case["count"], seed=seed, shift=shift))
+        for seed, shift in ((0, 0.0), (1, case["shift"]))
     )
-    error = ((ours.var() + theirs.var()) / 12).sqrt()
+    answers = [mauve(p, q, seed=seed, **ours_of(case)) for seed in fixture.SEEDS]
+    assert answers[0].num_clusters == case["clusters"]
+    ours, theirs = torch.tensor([each.score for each in answers]), torch.tensor(case["mauve"])
+    error = ((ours.var() + theirs.var()) / len(fixture.SEEDS)).sqrt()
     assert abs(float(ours.mean() - theirs.mean())) < 4 * float(error) + 1e-4

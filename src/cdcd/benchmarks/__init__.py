@@ -1,1 +1,1 @@
-"""Benchmarks: how fast training and sampling are, beside what the device can do."""
+"""Benchmarks: the speed of training and of sampling, beside the device's own rate."""

@@ -1,9 +1,8 @@
-"""How fast sampling is: whole batches through `fill`, random weights.
-
-Network calls are compiled and captured in the first batch of each row, whose time is reported apart.
+"""Speed of sampling: whole batches through `fill`, with random weights.
 
 Guidance is measured against none at the same steps, Heun against Euler at the same number of network
-calls, and an autoregressive model of the same blocks beside them.
+calls, and an autoregressive model of the same blocks beside them. The first batch of each row compiles
+and captures network calls; its time is reported apart.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -14,8 +13,6 @@ import torch
 from cdcd.benchmarks.flops import decoding_flops, sampling_flops
 from cdcd.benchmarks.measure import (
     TERA,
-    MatrixRate,
-    Timing,
     environment,
     matrix_rate,
     out_of_memory_as_error,
@@ -30,30 +27,33 @@ from cdcd.inference.generation import AutoregressiveTextModel, DiffusionTextMode
 from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
 from cdcd.networks.diffusion_text import DiffusionTextNetwork
 from cdcd.networks.precision import choose_device, choose_dtype
-from cdcd.settings import override, unknown
+from cdcd.settings import unknown
 from cdcd.training.build import build_model
+
+TextModel = DiffusionTextModel | AutoregressiveTextModel
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleBenchConfig:
-    """How sampling is measured."""
+    """Settings of the measurement of sampling."""
 
     batch: int = 64
     """Sequences at a time."""
     repeats: int = 5
     """Batches that are timed: their median is reported."""
     warmup: int = 1
-    """Batches before them that are not; the first compiles and captures."""
+    """Batches before them that are not timed; the first compiles and captures."""
     given: float = 0.25
     """Share of each sequence that is given: its beginning."""
     guidance: float = 2.0
     """Guidance scale of the guided samples."""
     compile: Literal["auto", "on", "graphs", "off"] | None = None
-    """How network calls of the diffusion model are made fast; none: graphs on a GPU, off on a CPU."""
+    """Treatment of the diffusion model's network calls; none: graphs on a GPU, off on a CPU."""
     matrix_size: int | None = None
     """Size of the matrix product that the rate is compared with; none: 8192 on a GPU, 2048 on a CPU."""
     rows: str | None = None
-    """What to measure, by the names of the rows, separated by commas; none: everything."""
+    """Names of the rows to measure, separated by commas; none: every row."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "repeats", "warmup"):
@@ -64,24 +64,23 @@ class SampleBenchConfig:
         if self.guidance == 1:
             raise ValueError("guidance is 1, which is none: choose another scale")
 
-    def chosen(self, known: list[str]) -> list[str]:
-        """The names of the rows to measure."""
+    def select(self, known: list[str]) -> list[str]:
+        """Returns the names of the rows to measure."""
         if self.rows is None:
             return known
-        wanted = self.rows.split(",")
-        for name in wanted:
+        names = self.rows.split(",")
+        for name in names:
             if name not in known:
                 raise unknown("row", name, known)
-        return wanted
+        return names
 
     def mode(self, device: torch.device) -> str:
+        """Returns how network calls are compiled and captured on a device."""
         return self.compile or ("graphs" if device.type == "cuda" else "off")
 
 
-def new_text_model(
-    config: RunConfig, *, compile: str = "auto"
-) -> DiffusionTextModel | AutoregressiveTextModel:
-    """A model with random weights."""
+def new_text_model(config: RunConfig, *, compile: str = "auto") -> TextModel:
+    """Builds a model with random weights."""
     device = choose_device(config.training.device)
     dtype, vocab_size = choose_dtype(config.training.dtype, device), config.data.vocab_size
     tokenizer = synthetic_tokenizer(vocab_size)
@@ -96,85 +95,62 @@ def new_text_model(
     )
 
 
-def num_given(config: RunConfig, share: float) -> int:
-    """Given tokens of a sequence: at least one given, at least one to generate."""
-    return min(max(1, round(share * config.data.length)), config.data.length - 1)
-
-
-def time_fill(
-    model: DiffusionTextModel | AutoregressiveTextModel,
-    bench: SampleBenchConfig,
-    *,
-    batch: int,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Time whole batches under some settings."""
-    config = model.config
-    given = num_given(config, bench.given)
+def time_fill(model: TextModel, bench: SampleBenchConfig, *, batch: int, **settings: Any) -> Row:
+    """Times whole batches under some settings."""
+    config, length = model.config, model.config.data.length
+    given = min(max(1, round(bench.given * length)), length - 1)
     tokens = random_tokens(config, batch).to(model.device)
-    is_noisy = (torch.arange(config.data.length) >= given).expand(batch, -1).to(model.device)
-    chosen: Any = model.settings(settings)
-    places = [(0, i) for i in range(batch)]
+    is_noisy = (torch.arange(length) >= given).expand(batch, -1).to(model.device)
+    resolved: Any = model.settings(settings)
+    seed_paths = [(0, i) for i in range(batch)]
 
     def work() -> None:
-        model.fill(tokens, is_noisy, places, chosen)
+        model.fill(tokens, is_noisy, seed_paths, resolved)
 
     with out_of_memory_as_error(f"{batch} samples of {describe(config)}"):
-        _forget_recordings(model)
+        if isinstance(model, DiffusionTextModel) and model.recorder is not None:
+            # Calls recorded for earlier rows are no part of this one's memory.
+            model.recorder.forget()
         reset_peak_memory(model.device)
         first = timed(work, model.device, repeats=1, warmup=0)
         timing = timed(work, model.device, repeats=bench.repeats, warmup=bench.warmup - 1)
+    num_calls, flops = _work_of(model, batch, given, resolved)
+    num_tokens, seconds = batch * (length - given), timing.median
     return {
         "settings": settings,
-        **_rates(model, batch, given, chosen, timing),
+        "model": config.model,
+        "batch": batch,
+        "tokens": num_tokens,
+        "network_calls": num_calls,
+        "seconds": timing.as_dict(),
+        "seconds_per_call": seconds / num_calls,
+        "tokens_per_s": num_tokens / seconds,
+        "flops": flops,
+        "tflops": flops / seconds / TERA,
         "first_call_s": first.median,
         "memory": peak_memory(model.device),
     }
 
 
-def _forget_recordings(model: DiffusionTextModel | AutoregressiveTextModel) -> None:
-    """Those of earlier rows are no part of this one's memory."""
-    if isinstance(model, DiffusionTextModel) and model.recorder is not None:
-        model.recorder.forget()
-
-
-def _rates(
-    model: DiffusionTextModel | AutoregressiveTextModel,
-    batch: int,
-    given: int,
-    chosen: Any,
-    timing: Timing,
-) -> dict[str, Any]:
-    config = model.config
-    vocab_size, tokens = config.data.vocab_size, batch * (config.data.length - given)
-    if isinstance(model, DiffusionTextModel):
-        guided = chosen.guidance_scale != 1.0
-        evaluations = chosen.num_evaluations * (1 + guided)
-        flops = sampling_flops(config, vocab_size, batch, chosen, guided=guided)
-    else:
-        evaluations = config.data.length - given
-        flops = decoding_flops(config, vocab_size, batch, given)
-    return {
-        "model": config.model,
-        "batch": batch,
-        "tokens": tokens,
-        "network_calls": evaluations,
-        "seconds": timing.as_dict(),
-        "seconds_per_call": timing.median / evaluations,
-        "tokens_per_s": tokens / timing.median,
-        "flops": flops,
-        "tflops": flops / timing.median / TERA,
-    }
+def _work_of(model: TextModel, batch: int, given: int, settings: Any) -> tuple[int, int]:
+    """Counts the network calls and the operations of a batch."""
+    config, vocab_size = model.config, model.config.data.vocab_size
+    if isinstance(model, AutoregressiveTextModel):
+        return config.data.length - given, decoding_flops(config, vocab_size, batch, given)
+    guided = settings.guidance_scale != 1.0
+    num_calls = settings.num_evaluations * (1 + guided)
+    return num_calls, sampling_flops(config, vocab_size, batch, settings, guided=guided)
 
 
 def bench_sample(name: str, config: RunConfig, bench: SampleBenchConfig) -> dict[str, Any]:
-    """Everything that `cdcd bench sample` reports."""
+    """Measures everything that `cdcd bench sample` reports."""
     if config.model == "autoregressive":
         raise ValueError("bench sample measures both models: leave out --model autoregressive")
     device = choose_device(config.training.device)
-    rows = measured_rows(config, bench)
+    rows = measure_rows(config, bench)
     rate = matrix_rate(device, bench.matrix_size)
-    _compare_with(rows, rate)
+    for row in rows.values():
+        row["ratio"] = row["tflops"] / rate.tflops
     return {
         "benchmark": "sample",
         "shape": name,
@@ -185,7 +161,7 @@ def bench_sample(name: str, config: RunConfig, bench: SampleBenchConfig) -> dict
         "guidance_ratio": _ratio(rows, "guided", "euler"),
         "heun_ratio": _ratio(rows, "heun", "euler"),
         "batch_1_latency_s": _median(rows, "batch 1"),
-        "matrix": rate.as_dict(),
+        "matrix": asdict(rate),
         "matrix_tflops": rate.tflops,
         "bench": asdict(bench),
         "environment": environment(device),
@@ -193,60 +169,38 @@ def bench_sample(name: str, config: RunConfig, bench: SampleBenchConfig) -> dict
     }
 
 
-def measured_rows(config: RunConfig, bench: SampleBenchConfig) -> dict[str, dict[str, Any]]:
-    """The rows that are asked for."""
-    mode = bench.mode(choose_device(config.training.device))
-    diffusion, autoregressive = diffusion_settings(config, bench), autoregressive_settings(bench)
-    wanted = bench.chosen([*diffusion, *autoregressive])
-    rows: dict[str, dict[str, Any]] = {}
-    for settings, kind, compiled in (
-        (diffusion, config, mode),
-        (autoregressive, replace(config, model="autoregressive"), "auto"),
-    ):
-        names = [name for name in settings if name in wanted]
-        if names:
-            with out_of_memory_as_error(describe(kind)):
-                model = new_text_model(kind, compile=compiled)
-            rows |= {name: time_fill(model, bench, **settings[name]) for name in names}
-    return rows
-
-
-def diffusion_settings(config: RunConfig, bench: SampleBenchConfig) -> dict[str, dict[str, Any]]:
-    """Euler, guided, Heun at equal network calls, and a single sequence."""
-    steps = config.sampling.num_steps
-    even = max(2, steps + steps % 2)
-    euler = {"batch": bench.batch, "solver": "euler", "num_steps": even}
-    return {
+def measure_rows(config: RunConfig, bench: SampleBenchConfig) -> dict[str, Row]:
+    """Measures the rows that the settings ask for, by name."""
+    even = max(2, config.sampling.num_steps + config.sampling.num_steps % 2)
+    euler: Row = {"batch": bench.batch, "solver": "euler", "num_steps": even}
+    diffusion: dict[str, Row] = {
         "euler": euler,
         "guided": euler | {"guidance_scale": bench.guidance},
         "heun": euler | {"solver": "heun", "num_steps": even // 2},
         "batch 1": euler | {"batch": 1},
     }
-
-
-def autoregressive_settings(bench: SampleBenchConfig) -> dict[str, dict[str, Any]]:
-    """The same blocks, decoding."""
-    return {
+    autoregressive: dict[str, Row] = {
         "autoregressive": {"batch": bench.batch},
         "autoregressive batch 1": {"batch": 1},
     }
+    selected = bench.select([*diffusion, *autoregressive])
+    rows: dict[str, Row] = {}
+    for settings, own_config, mode in (
+        (diffusion, config, bench.mode(choose_device(config.training.device))),
+        (autoregressive, replace(config, model="autoregressive"), "auto"),
+    ):
+        names = [name for name in settings if name in selected]
+        if names:
+            with out_of_memory_as_error(describe(own_config)):
+                model = new_text_model(own_config, compile=mode)
+            rows |= {name: time_fill(model, bench, **settings[name]) for name in names}
+    return rows
 
 
-def _compare_with(rows: dict[str, dict[str, Any]], rate: MatrixRate) -> None:
-    for row in rows.values():
-        row["ratio"] = row["tflops"] / rate.tflops
-
-
-def _median(rows: dict[str, dict[str, Any]], name: str) -> float | None:
+def _median(rows: dict[str, Row], name: str) -> float | None:
     return rows[name]["seconds"]["median"] if name in rows else None
 
 
-def _ratio(rows: dict[str, dict[str, Any]], above: str, below: str) -> float | None:
+def _ratio(rows: dict[str, Row], above: str, below: str) -> float | None:
     numerator, denominator = _median(rows, above), _median(rows, below)
     return None if numerator is None or denominator is None else numerator / denominator
-
-
-def time_steps(config: RunConfig, bench: SampleBenchConfig, num_steps: int) -> dict[str, Any]:
-    """A batch by Euler's method, for the scaling curves: captured on a GPU, but not compiled."""
-    model = new_text_model(override(config, {"sampling.num_steps": num_steps}))
-    return time_fill(model, bench, batch=bench.batch, solver="euler", num_steps=num_steps)

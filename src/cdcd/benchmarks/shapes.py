@@ -1,4 +1,4 @@
-"""What is measured: shapes by their names, synthetic tokens, models with random weights."""
+"""Shapes to measure, by their names, with random tokens and weights."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,37 +18,30 @@ from cdcd.settings import override, unknown
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.trainer import initial_checkpoint
 
-NUM_VALID = 8
-BATCHES = 4
+NUM_VALID, NUM_BATCHES = 8, 4
 
 
 def shape_a() -> RunConfig:
-    """8 blocks of 512, vocabulary 4096, batches of 512 × 32: captions."""
+    """Returns 8 blocks of 512, vocabulary 4096, batches of 512 × 32: captions."""
     changes = {"data.length": 32, "data.vocab_size": 4096, "training.batch_size": 512}
     return override(small(), changes | {"embedding.dim": 128, "training.optimiser": "muon"})
 
 
 def shape_b() -> RunConfig:
-    """8 blocks of 512, vocabulary 8192, batches of 1024 × 64."""
+    """Returns 8 blocks of 512, vocabulary 8192, batches of 1024 × 64."""
     changes = {"data.length": 64, "data.vocab_size": 8192, "training.batch_size": 1024}
     return override(shape_a(), changes | {"embedding.dim": 256})
 
 
 def shape_c() -> RunConfig:
-    """The paper's base model (§6.1): 8 blocks of 1024, vocabulary 32,000, batches of 1024 × 64."""
+    """Returns the paper's base model (§6.1): 8 blocks of 1024, vocabulary 32,000, batches of 1024 × 64."""
     return base()
 
 
 def shape_demo() -> RunConfig:
-    """The demo: 3 blocks of 96 and the words of the tales, batches of 64 × 44."""
+    """Returns the demo: 3 blocks of 96 and the words of the tales, batches of 64 × 44."""
     vocab_size = len(SPECIALS) + len(tales.VOCABULARY)
     return override(demo(), {"data.vocab_size": vocab_size})
-
-
-def shape_tiny() -> RunConfig:
-    """2 blocks of 64, vocabulary 512, batches of 16 × 32: what a CPU can vary."""
-    changes = {"network.num_blocks": 2, "network.width": 64, "data.vocab_size": 512}
-    return override(demo(), changes | {"data.length": 32, "training.batch_size": 16})
 
 
 SHAPES: dict[str, Callable[[], RunConfig]] = {
@@ -56,14 +49,13 @@ SHAPES: dict[str, Callable[[], RunConfig]] = {
     "B": shape_b,
     "C": shape_c,
     "demo": shape_demo,
-    "tiny": shape_tiny,
 }
 
 
 def choose_config(
     shape: str | None, preset_name: str | None, changes: Mapping[str, Any], *, default: str
 ) -> tuple[str, RunConfig]:
-    """A shape or a preset, with the user's changes; its name says both."""
+    """Returns the name and the configuration of a shape or a preset with the user's changes."""
     if shape is not None and preset_name is not None:
         raise ValueError("choose a --shape or a --preset, not both")
     name = preset_name or shape or default
@@ -80,7 +72,7 @@ def choose_config(
 
 
 def describe(config: RunConfig) -> str:
-    """A shape in one line."""
+    """Describes a shape in one line."""
     network, training = config.network, config.training
     return (
         f"{config.model}, {network.num_blocks} blocks × {network.width}, {network.num_heads} heads, "
@@ -89,14 +81,14 @@ def describe(config: RunConfig) -> str:
 
 
 def synthetic_tokenizer(vocab_size: int) -> WordTokenizer:
-    """A tokenizer of as many words; nobody reads them."""
+    """Returns a tokenizer of so many words, which nobody reads."""
     if vocab_size <= len(SPECIALS):
         raise ValueError(f"data.vocab_size is {vocab_size}, it must be above {len(SPECIALS)}")
     return WordTokenizer([f"w{i}" for i in range(vocab_size - len(SPECIALS))])
 
 
 def random_tokens(config: RunConfig, rows: int) -> Int[Tensor, "rows length"]:
-    """Words drawn uniformly, no special tokens."""
+    """Draws words uniformly, without special tokens."""
     generator = torch.Generator().manual_seed(0)
     size = (rows, config.data.length)
     return torch.randint(len(SPECIALS), config.data.vocab_size, size, generator=generator)
@@ -105,17 +97,17 @@ def random_tokens(config: RunConfig, rows: int) -> Int[Tensor, "rows length"]:
 def synthetic_run(
     config: RunConfig, folder: Path
 ) -> tuple[RunDirectory, tuple[InMemory, InMemory]]:
-    """A new run directory, and random tokens to train and validate on."""
+    """Creates a run directory, and random tokens to train and validate on."""
     tokenizer = synthetic_tokenizer(config.data.vocab_size)
     first = initial_checkpoint(config, tokenizer.vocab_size)
     run = RunDirectory.create(folder / "run", config, tokenizer, first)
-    train = random_tokens(config, BATCHES * config.training.batch_size)
+    train = random_tokens(config, NUM_BATCHES * config.training.batch_size)
     return run, (InMemory(train), InMemory(train[:NUM_VALID]))
 
 
 @torch.no_grad()
 def randomise(model: nn.Module) -> None:
-    """Give weights that start at zero random values: zeros are not what a trained model computes with."""
+    """Draws values for the weights that start at zero: a trained model computes with none."""
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         if not parameter.any():

@@ -1,4 +1,4 @@
-"""`cdcd bench train`, `cdcd bench sample` and `cdcd bench scaling`."""
+"""`cdcd bench train` and `cdcd bench sample`."""
 
 import argparse
 from pathlib import Path
@@ -9,17 +9,15 @@ from cdcd.settings import add_options, chosen
 
 def bench_options(parser: argparse.ArgumentParser) -> None:
     from cdcd.benchmarks.sample import SampleBenchConfig
-    from cdcd.benchmarks.scaling import ScalingBenchConfig
     from cdcd.benchmarks.shapes import SHAPES
     from cdcd.benchmarks.train import TrainBenchConfig
     from cdcd.config import RunConfig
     from cdcd.presets import TEXT
 
-    verbs = parser.add_subparsers(metavar="train|sample|scaling", required=True, dest="bench_verb")
+    verbs = parser.add_subparsers(metavar="train|sample", required=True, dest="bench_verb")
     for name, settings, text in (
         ("train", TrainBenchConfig, "whole training steps on random tokens"),
         ("sample", SampleBenchConfig, "whole batches of samples of random weights"),
-        ("scaling", ScalingBenchConfig, "both against width, depth, length, vocabulary and batch"),
     ):
         verb = verbs.add_parser(name, help=text)
         verb.set_defaults(parser=verb, bench_settings=settings)
@@ -30,19 +28,17 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
         verb.add_argument("--out", metavar="FILE", type=Path, help="file the JSON here")
         add_options(verb, settings)
         add_options(verb, RunConfig)
-    train, scaling = (verbs.choices[name] for name in ("train", "scaling"))
-    for name, text in (
-        ("--compare-self-conditioning", "measure what self-conditioning costs"),
-        ("--profile", "show the operations that take most of a step's time"),
-    ):
-        train.add_argument(name, action="store_true", help=text)
-    scaling.add_argument("--plot", metavar="FILE", type=Path, help="draw the curves here")
+    verbs.choices["train"].add_argument(
+        "--compare-self-conditioning",
+        action="store_true",
+        help="measure the cost of self-conditioning too",
+    )
 
 
 def bench(options: Any) -> None:
     import torch
 
-    from cdcd.benchmarks import report, sample, scaling, shapes, train
+    from cdcd.benchmarks import report, sample, shapes, train
     from cdcd.config import RunConfig
 
     if options.threads is not None:
@@ -51,22 +47,11 @@ def bench(options: Any) -> None:
         torch.set_num_threads(options.threads)
     settings = options.bench_settings(**chosen(options, options.bench_settings))
     default = "A" if torch.cuda.is_available() else "demo"
-    if options.bench_verb == "scaling" and default == "demo":
-        default = "tiny"
     changes = chosen(options, RunConfig)
     name, config = shapes.choose_config(options.shape, options.preset, changes, default=default)
     if options.bench_verb == "train":
-        result = train.bench_train(
-            name,
-            config,
-            settings,
-            compare_self_conditioning=options.compare_self_conditioning,
-            profile=options.profile,
-        )
-    elif options.bench_verb == "sample":
-        result = sample.bench_sample(name, config, settings)
+        compare = options.compare_self_conditioning
+        result = train.bench_train(name, config, settings, compare_self_conditioning=compare)
     else:
-        result = scaling.bench_scaling(name, config, settings)
-        if options.plot is not None:
-            scaling.plot_scaling(result, options.plot)
+        result = sample.bench_sample(name, config, settings)
     report.publish(result, json_only=options.json, out=options.out)
