@@ -3,14 +3,13 @@
 #
 #     scripts/bench_all.sh OUT [NAME …]
 #
-# NAMEs are shapes of `cdcd bench train` (default: demo on a CPU, A B C on a GPU). On a GPU the scaling
-# curves compile every shape anew: about a minute for each of their points. On a CPU, close other programs
+# NAMEs are shapes of `cdcd bench` (default: demo on a CPU, A B C on a GPU). On a CPU, close other programs
 # first: two threads that share their cores with anything else measure the other programs.
 set -euo pipefail
 out=$1
 shift
 cdcd=${CDCD:-cdcd}
-# For trying the script out: options that come last.
+# Options that come last, to try the script out.
 read -ra more <<<"${BENCH_OPTIONS:-}"
 mkdir -p "$out"
 kind=cpu shapes=demo
@@ -18,8 +17,7 @@ if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
   kind=gpu shapes="A B C"
 fi
 for shape in ${*:-$shapes}; do
-  "$cdcd" bench train --shape "$shape" --compare-self-conditioning --profile \
+  "$cdcd" bench train --shape "$shape" --compare-self-conditioning \
     --out "$out/${kind}_$shape.json" "${more[@]}"
   "$cdcd" bench sample --shape "$shape" --out "$out/${kind}_${shape}_sample.json" "${more[@]}"
 done
-"$cdcd" bench scaling --out "$out/${kind}_scaling.json" --plot "$out/${kind}_scaling.png" "${more[@]}"

@@ -1,10 +1,10 @@
 """Measure the data pipeline: preparing a corpus, and reading shuffled batches of it.
 
-    python scripts/bench_data.py --tokenizer runs/wiki --out results/data_pipeline.json
+    python scripts/bench_data.py --corpus train.txt.xz --tokenizer RUN --out data_pipeline.json
 
 Without --tokenizer, one of 32,000 pieces is learnt first (a minute or two), which is not measured.
-Preparing is measured as a command of its own, start and decompression included; CPU seconds are those
-of all of its processes, and tell more than the clock where other programs share the machine.
+Preparing is measured as a command of its own, start and decompression included. CPU seconds are those
+of all of its processes; where other programs share the machine they tell more than the clock.
 """
 
 import argparse
@@ -20,8 +20,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-CORPUS = REPOSITORY.parent / "shared" / "data" / "enwiki2015" / "train.txt.xz"
 BARS = {"prepare_mb_per_s": 15.0, "tokens_per_s": 50e6}
 BATCH, LENGTH = 1024, 64
 
@@ -35,7 +33,7 @@ prepare(PrepareConfig(source=source, unit=unit, tokenizer=tokenizer), Path(out))
 
 
 def prepare_once(corpus: Path, unit: str, tokenizer: Path, out: Path) -> dict[str, float]:
-    """Prepare a corpus in a process of its own; clock and CPU seconds."""
+    """Prepares a corpus in a process of its own, and returns its clock and CPU seconds."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, "-c", PREPARE, str(corpus), unit, str(tokenizer), str(out)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -55,7 +53,7 @@ def prepare_once(corpus: Path, unit: str, tokenizer: Path, out: Path) -> dict[st
 
 
 def read_batches(dataset: Path, num_batches: int) -> dict[str, float]:
-    """Read shuffled batches from memory-mapped shards, warm."""
+    """Reads shuffled batches from memory-mapped shards that are in the page cache."""
     from cdcd.data.sequences import Shuffled, TokenDataset
 
     sequences = TokenDataset(dataset).stream("train", LENGTH)
@@ -76,11 +74,11 @@ def read_batches(dataset: Path, num_batches: int) -> dict[str, float]:
 
 
 def private_memory() -> int:
-    """Bytes of memory of this process that are not of mapped files."""
+    """Returns the bytes of this process's memory that are not of mapped files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
-    raise ValueError("this system does not tell the memory of a process in /proc/self/status")
+    raise ValueError("/proc/self/status lacks the line RssAnon: the memory cannot be measured")
 
 
 def make_tokenizer(corpus: Path, unit: str, folder: Path) -> Path:
@@ -95,8 +93,8 @@ def make_tokenizer(corpus: Path, unit: str, folder: Path) -> Path:
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     tokenizer = options.tokenizer or make_tokenizer(options.corpus, options.unit, folder / "tok")
     runs = [
-        prepare_once(options.corpus, options.unit, tokenizer, folder / f"data{number}")
-        for number in range(options.repeats)
+        prepare_once(options.corpus, options.unit, tokenizer, folder / f"data{i}")
+        for i in range(options.repeats)
     ]
     readings = [read_batches(folder / "data0", options.batches) for _ in range(options.repeats)]
     return {
@@ -107,8 +105,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-def print_table(found: dict[str, Any]) -> None:
-    prepared, read = found["prepare"], found["batches"]
+def print_table(figures: dict[str, Any]) -> None:
+    prepared, read = figures["prepare"], figures["batches"]
     rows = [
         ("", "measured", "wanted"),
         ("prepare, MB of text a second", f"{prepared['mb_per_s']:.1f}", "≥ 15"),
@@ -120,8 +118,8 @@ def print_table(found: dict[str, Any]) -> None:
         ),
         ("memory gained meanwhile, MB", f"{read['private_memory_growth_mb']:.1f}", "0"),
     ]
-    for name, measured, wanted in rows:
-        print(f"{name:45} {measured:>10} {wanted:>8}")
+    for name, figure, bar in rows:
+        print(f"{name:45} {figure:>10} {bar:>8}")
 
 
 def hardware() -> dict[str, Any]:
@@ -133,26 +131,26 @@ def hardware() -> dict[str, Any]:
     return {"cpu": names[0] if names else platform.processor(), "cores": os.cpu_count()}
 
 
-def _shown(argument: str) -> str:
-    """An argument without the place of this machine's files."""
+def _portable(argument: str) -> str:
+    """Returns an argument without the folders of this machine."""
     return Path(argument).name if Path(argument).is_absolute() else argument
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--corpus", type=Path, default=CORPUS)
+    parser.add_argument("--corpus", type=Path, required=True, help="file to prepare")
     parser.add_argument("--unit", default="blank-line")
-    parser.add_argument("--tokenizer", type=Path, help="a tokenizer that is there already")
+    parser.add_argument("--tokenizer", type=Path, help="folder of a trained tokenizer")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--batches", type=int, default=2000)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if not options.corpus.exists():
-        sys.exit(f"there is no corpus {options.corpus}; give one with --corpus")
+        sys.exit(f"there is no corpus {options.corpus}")
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(options, Path(folder))
+        figures = measure(options, Path(folder))
     record = {
-        "command": " ".join(["python scripts/bench_data.py", *map(_shown, sys.argv[1:])]),
+        "command": " ".join(["python scripts/bench_data.py", *map(_portable, sys.argv[1:])]),
         "corpus": "/".join(options.corpus.parts[-2:]),
         "hardware": hardware(),
         "versions": {
@@ -161,9 +159,9 @@ def main() -> None:
         },
         "bars": BARS,
         "load_average": os.getloadavg()[0],
-        **found,
+        **figures,
     }
-    print_table(found)
+    print_table(figures)
     print(json.dumps(record))
     if options.out is not None:
         options.out.write_text(json.dumps(record, indent=1) + "\n")

@@ -45,8 +45,8 @@ cdcd() {
     $cdcd train --resume auto $shape --out "$out/cdcd-$direction" --embedding.dim 64 \
         --embedding.init-scale 0.05 --objective.masking random --warp.bins log --warp.uniformity 0.8 \
         --training.learning-rate 2e-3 --training.warmup-steps 500 --training.steps 5231 \
-        --training.decay-steps 1356 --sampling.solver settle --sampling.num-steps 80 \
-        --sampling.settle-lengths 4 --sampling.guidance-scale 1 --sampling.score-temperature 0.8 \
+        --training.decay-steps 1356 --decoder mask_predict --mask-predict.num-rounds 80 \
+        --mask-predict.num-lengths 4 --sampling.guidance-scale 1 --sampling.score-temperature 0.8 \
         --sampling.warp-uniformity 0.8 $training
 }
 
@@ -54,7 +54,7 @@ cdcd() {
 test() {
     $cdcd evaluate "$out/cdcd-$direction" --baseline "$out/baseline-$direction" --batch-size 256 \
         --processes 6 --out "$out/test-$direction"
-    $cdcd evaluate "$out/cdcd-$direction" --batch-size 512 --processes 6 --solver euler --num-steps 20 \
+    $cdcd evaluate "$out/cdcd-$direction" --batch-size 512 --processes 6 --decoder ode --num-steps 20 \
         --out "$out/test-ode-$direction"
 }
 

@@ -1,10 +1,10 @@
-"""Sweep settings of the demo preset and judge each by the exact grammar.
+"""Sweeps settings of the demo preset, each judged by the exact grammar.
 
     python scripts/sweep_demo.py results/demo_sweep.json --workers 8 --seeds 0 1 2 \
         --set objective.self_conditioned_share=0.5,0.75,1.0 --set warp.temperature=0.8,1.0
 
 Every combination of the given values runs with every seed, on the GPU if there is one. The JSON file
-holds one row a run, and the table is printed last.
+has one row for each run; the table comes last.
 """
 
 import argparse
@@ -32,7 +32,7 @@ NUM_STORIES = 128
 
 
 def run_one(changes: dict[str, Any]) -> dict[str, Any]:
-    """Train and judge one configuration."""
+    """Trains and judges one configuration."""
     torch.set_num_threads(1)
     config = override(preset("demo"), changes)
     with tempfile.TemporaryDirectory() as folder:
@@ -57,12 +57,12 @@ def run_one(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def combinations(settings: list[str], seeds: list[int]) -> list[dict[str, Any]]:
-    """Every combination of `name=value,value` settings, with every seed."""
+    """Lists every combination of `name=value,value` settings with every seed."""
     names = [setting.split("=", 1)[0] for setting in settings]
     values = [setting.split("=", 1)[1].split(",") for setting in settings]
     return [
-        dict(zip(names, chosen, strict=True)) | {"training.seed": seed}
-        for chosen in itertools.product(*values)
+        dict(zip(names, combination, strict=True)) | {"training.seed": seed}
+        for combination in itertools.product(*values)
         for seed in seeds
     ]
 

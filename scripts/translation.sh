@@ -4,30 +4,27 @@
 #   scripts/translation.sh DATA OUT [STAGE …]
 #
 # DATA holds the published files train, val and test_2016_flickr as *.en.txt.xz and *.de.txt.xz. Without
-# stages all are done in turn. Those that are done are not done again; a training that was stopped goes
-# on. Settings are chosen on the validation set (tune), the test set is used once, with those settings
-# (LENGTHS, SURENESS). SEEDS are the seeds of CDCD. Several trainings can go on at the same time.
+# stages all are run in turn. Those that are done are not done again; a training that was stopped goes
+# on. Settings are chosen on the validation set (tune); the test set is used once, with those settings
+# (LENGTHS, CONFIDENCE_WEIGHT). SEEDS are the seeds of CDCD. Several trainings can run at the same time.
 #
 #   prepare    the data set: 29,000 pairs, vocabulary 8,192
 #   baseline   the autoregressive model
 #   cdcd       CDCD of the same size
-#   tune       settings of settling, on the validation set: lengths for one translation, how much the
-#              model's sureness counts for ten; a hundred at a temperature
+#   tune       settings of mask-predict decoding, on the validation set: the number of lengths for one
+#              translation, the weight of the model's confidence for ten; a hundred at a temperature
 #   test       one translation and ten, beside the baseline; one and ten by the ODE
 #   steps      fewer rounds, and fewer steps of the ODE
 #   distil     CDCD trained on the baseline's translations of the training set (Kim & Rush, 2016)
 #   distilled  its test
-#   ideas      extra padding and the lag of self-conditioning against neither, each alone for 1,500
-#              steps of 128 pairs, on the validation set; IDEAS are their names with seeds. Only if
-#              asked for; on a CPU that multiplies bfloat16, two hours of a core
 set -eu
 data=$1 out=$2
 shift 2
 # The stage cdcd is a function of that name.
 cdcd=${CDCD:-command cdcd}
 seeds=${SEEDS:-0 1 2}
-lengths=${LENGTHS:-4} sureness=${SURENESS:-45}
-ode="--solver euler --score-temperature 0.8 --warp-uniformity 0.8"
+lengths=${LENGTHS:-4} confidence=${CONFIDENCE_WEIGHT:-45}
+ode="--decoder ode --score-temperature 0.8 --warp-uniformity 0.8"
 evaluate="$cdcd evaluate --batch-size 500 --processes 8 ${EVALUATE_OPTIONS:-}"
 
 runs() {
@@ -57,26 +54,26 @@ cdcd() {
 
 # shellcheck disable=SC2046,SC2086
 tune() {
-    $evaluate $(runs | head -n 1) --split valid --sweep settle_lengths=1,2,4 --out "$out/tune-one"
+    $evaluate $(runs | head -n 1) --split valid --sweep num_lengths=1,2,4 --out "$out/tune-one"
     for weight in 0 45; do
-        $evaluate $(runs | head -n 1) --split valid --counts 1,10 --sureness $weight \
+        $evaluate $(runs | head -n 1) --split valid --counts 1,10 --confidence-weight $weight \
             --out "$out/tune-ten-$weight"
     done
-    $evaluate $(runs | head -n 1) --split valid --counts 1,10,100 --settle-temperature 0.5 \
-        --sureness 0 --out "$out/tune-hundred"
+    $evaluate $(runs | head -n 1) --split valid --counts 1,10,100 --token-temperature 0.5 \
+        --confidence-weight 0 --out "$out/tune-hundred"
 }
 
 # shellcheck disable=SC2046,SC2086
 test() {
-    $evaluate $(runs) --baseline "$out/baseline" --settle-lengths $lengths --out "$out/test-one"
-    $evaluate $(runs) --baseline "$out/baseline" --counts 1,10 --sureness $sureness \
+    $evaluate $(runs) --baseline "$out/baseline" --num-lengths $lengths --out "$out/test-one"
+    $evaluate $(runs) --baseline "$out/baseline" --counts 1,10 --confidence-weight $confidence \
         --out "$out/test-ten"
     $evaluate $(runs) --counts 1,10 $ode --num-steps 20 --out "$out/test-ode"
 }
 
 # shellcheck disable=SC2046,SC2086
 steps() {
-    $evaluate $(runs | head -n 1) --sweep num_steps=2,5,10,20,40 --settle-lengths 1 \
+    $evaluate $(runs | head -n 1) --sweep num_rounds=2,5,10,20,40 --num-lengths 1 \
         --out "$out/steps"
     $evaluate $(runs | head -n 1) --sweep num_steps=5,10,20,50,200 $ode --out "$out/steps-ode"
 }
@@ -96,27 +93,9 @@ distil() {
 
 # shellcheck disable=SC2086
 distilled() {
-    $evaluate "$out/cdcd-distilled" --settle-lengths $lengths --out "$out/distilled-one"
-    $evaluate "$out/cdcd-distilled" --counts 1,10 --sureness $sureness --out "$out/distilled-ten"
+    $evaluate "$out/cdcd-distilled" --num-lengths $lengths --out "$out/distilled-one"
+    $evaluate "$out/cdcd-distilled" --counts 1,10 --confidence-weight $confidence --out "$out/distilled-ten"
     $evaluate "$out/cdcd-distilled" --counts 1,10 $ode --num-steps 20 --out "$out/distilled-ode"
-}
-
-# shellcheck disable=SC2086
-ideas() {
-    for name in ${IDEAS:-none-0 none-1 lag-0 padding-0}; do
-        case $name in
-        none-*) options= ;;
-        lag-*) options="--objective.self-conditioning-lag 0.1" ;;
-        padding-*) options="--data.extra-padding 0.3" ;;
-        *) echo "no idea is called $name" >&2 && exit 2 ;;
-        esac
-        $cdcd train --resume auto --preset multi30k --data "$out/data" --out "$out/idea-$name" \
-            --training.seed "${name##*-}" --training.steps 1500 --training.batch-size 128 \
-            --training.warmup-steps 100 --training.decay-steps 700 --training.average-decay 0.99 \
-            --training.validate-every 500 --training.dtype bfloat16 $options ${CDCD_OPTIONS:-}
-        $evaluate "$out/idea-$name" --split valid $ode --num-steps 10 --out "$out/idea-$name-ode"
-        $evaluate "$out/idea-$name" --split valid --out "$out/idea-$name-settled"
-    done
 }
 
 [ $# -gt 0 ] || set -- prepare baseline cdcd tune test steps distil distilled

@@ -1,0 +1,41 @@
+# The stages that captions.sh and enwiki.sh share; each script sets its own options and sources this file.
+#
+# A stage that is done is not done again, and one that was interrupted goes on. TRAINING_OPTIONS and
+# EVALUATION_OPTIONS come last on the command lines, to try a script out.
+# shellcheck shell=bash disable=SC2034,SC2154
+set -euo pipefail
+data=$1 out=$2
+shift 2
+stages=${*:-prepare judge baseline diffusion evaluate}
+cdcd=${CDCD:-cdcd}
+read -ra more_training <<<"${TRAINING_OPTIONS:-}"
+read -ra more_evaluation <<<"${EVALUATION_OPTIONS:-}"
+size=(--preset small --data "$out/data" --network.num-blocks 8 --network.width 512 --network.num-heads 8
+  --training.optimiser muon --training.learning-rate 2e-3 --training.warmup-steps 100
+  --training.valid-sequences 1024 --training.compile "${COMPILE:-graphs}" --training.average-decay 0.998)
+autoregressive=(--model autoregressive --training.patience 3 --training.checkpoint-every 0
+  --training.average-decay 0.99)
+
+train() { # NAME OPTION …
+  local name=$1
+  shift
+  [ -e "$out/$name/done" ] && return
+  $cdcd train --resume auto "${size[@]}" --out "$out/$name" "$@" "${more_training[@]}" | tee -a "$out/$name.log"
+  touch "$out/$name/done"
+}
+
+prepare_data() { # OPTION …
+  mkdir -p "$out/reports"
+  local tokenizer=sentencepiece
+  [ -e "$data/tokenizer" ] && tokenizer=$data/tokenizer
+  [ -e "$out/data/dataset.json" ] ||
+    $cdcd data prepare --judge-share 0.48 --tokenizer "$tokenizer" --out "$out/data" "$@"
+}
+
+judge() { train judge --data.split judge "${autoregressive[@]}"; }
+
+baseline() { train baseline "${autoregressive[@]}"; }
+
+run_stages() {
+  for stage in $stages; do "$stage"; done
+}
