@@ -30,8 +30,8 @@ from cdcd.evaluation.evaluate import (
 from cdcd.evaluation.report import Measured, Report, Row, print_report, write_report
 from cdcd.evaluation.texts import Texts, held_out_texts
 from cdcd.languages import tales
+from cdcd.metrics.entropy import text_statistics
 from cdcd.metrics.intervals import Interval
-from cdcd.metrics.statistics import text_statistics
 
 AUTOREGRESSIVE = {"model": "autoregressive"}
 

@@ -26,7 +26,7 @@ from cdcd.evaluation.translate import TranslationConfig, TranslationEvaluation
 from cdcd.evaluation.translation_systems import System, draw_timed, jobs_of
 from cdcd.inference.translator import Filled, Translator
 from cdcd.languages import numerals
-from cdcd.metrics.translation import Corpus, bleu_difference
+from cdcd.metrics.bleu import Corpus, bleu_difference
 from cdcd.presets import preset
 from cdcd.settings import override
 from cdcd.training import run as runs

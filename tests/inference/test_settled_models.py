@@ -18,8 +18,8 @@ from cdcd.inference import translation as module
 from cdcd.inference.generation import draw_for_samples
 from cdcd.inference.mask_predict import settle
 from cdcd.inference.translation import DiffusionTranslator, ends_at
+from cdcd.metrics.bleu import utility_for
 from cdcd.metrics.mbr import mbr
-from cdcd.metrics.translation import utility_for
 from cdcd.networks.capture import Recorder
 from cdcd.settings import override
 from cdcd.training.build import build_model

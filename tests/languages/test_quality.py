@@ -6,17 +6,20 @@ import random
 import pytest
 
 from cdcd.languages import tales
-from cdcd.languages.quality import count_tokens, judge_tales, pooled_entropy, unigram_texts
+from cdcd.languages.quality import count_tokens, judge_tales, unigram_texts
 from cdcd.languages.words import join_words, split_words
 
 STORIES = tales.stories(200, seed=5)
 
 
-def test_pooled_entropy_of_known_distributions():
-    assert pooled_entropy(list("abcd") * 10) == pytest.approx(math.log(4))
-    assert pooled_entropy(["a"] * 9) == 0
-    assert pooled_entropy(["a", "a", "a", "b"]) == pytest.approx(math.log(4) - 0.75 * math.log(3))
-    assert pooled_entropy([]) == 0
+def test_the_entropy_of_known_distributions():
+    for text, expected in (
+        ("a b c d a b c d", math.log(4)),
+        ("a a a a a", 0.0),
+        ("a a a b", math.log(4) - 0.75 * math.log(3)),
+        ("", 0.0),
+    ):
+        assert judge_tales([text], set(), num_tokens=99).entropy == pytest.approx(expected)
 
 
 def test_real_stories_are_perfect_and_their_likelihood_is_exact():

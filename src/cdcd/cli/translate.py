@@ -20,7 +20,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def translate_options(parser: argparse.ArgumentParser) -> None:
     from cdcd.config import BeamConfig
     from cdcd.inference.translator import SURENESS
-    from cdcd.metrics.translation import UTILITIES
+    from cdcd.metrics.bleu import UTILITIES
 
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory of a translator")
     parser.add_argument(

@@ -31,10 +31,10 @@ from cdcd.evaluation.report_plots import CONTROL
 from cdcd.evaluation.texts import Texts, flat_arrays, held_out_texts
 from cdcd.inference.generation import AutoregressiveTextModel, DiffusionTextModel, load
 from cdcd.inference.text_model import TextModel
+from cdcd.metrics.entropy import first_tokens, text_statistics
 from cdcd.metrics.intervals import pooled_entropy_interval, ratio_interval
 from cdcd.metrics.matches import MatchSummary, longest_matches, summarise_matches
 from cdcd.metrics.mauve import mauve
-from cdcd.metrics.statistics import first_tokens, text_statistics
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.validation import validate
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from cdcd.evaluation.translation_report import Exact, TranslationRow
 from cdcd.files import write_atomically
-from cdcd.metrics.translation import ByCount, Scores
+from cdcd.metrics.bleu import ByCount, Scores
 from cdcd.settings import from_dict
 
 

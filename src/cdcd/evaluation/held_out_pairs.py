@@ -20,7 +20,7 @@ from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.provenance import training_sequences
 from cdcd.languages import numerals
-from cdcd.metrics.translation import Corpus
+from cdcd.metrics.bleu import Corpus
 from cdcd.metrics.words import LanguageProfiles
 from cdcd.seeding import generator_for
 from cdcd.training.run import built_in_pairs

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from cdcd._version import __version__
 from cdcd.evaluation.exact import ExactScores
+from cdcd.metrics.entropy import TextStatistics
 from cdcd.metrics.intervals import Interval, interpolate_at, mean_and_error
 from cdcd.metrics.matches import MatchSummary
-from cdcd.metrics.statistics import TextStatistics
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,7 @@ from cdcd.evaluation.translation_systems import (
 from cdcd.evaluation.translation_texts import write_examples, write_hypotheses
 from cdcd.inference.translator import SURENESS, Done, Samples, check_sureness
 from cdcd.languages import numerals
-from cdcd.metrics.mbr import mbr_batch
-from cdcd.metrics.translation import (
+from cdcd.metrics.bleu import (
     Corpus,
     bleu_difference,
     chosen_samples,
@@ -60,6 +59,7 @@ from cdcd.metrics.translation import (
     signatures,
     utility_for,
 )
+from cdcd.metrics.mbr import mbr_batch
 from cdcd.metrics.words import LanguageProfiles
 
 

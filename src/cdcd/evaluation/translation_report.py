@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from cdcd.evaluation.report import environment
+from cdcd.metrics.bleu import ByCount, Corpus, Scores
 from cdcd.metrics.intervals import Interval
-from cdcd.metrics.translation import ByCount, Corpus, Scores
 
 NEARLY = 0.5
 """BLEU below the best that a cheaper setting may have to be as good."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cdcd.evaluation.finished_rows import FinishedRow
-from cdcd.metrics.translation import Corpus
+from cdcd.metrics.bleu import Corpus
 
 NUM_EXAMPLES = 20
 

@@ -108,8 +108,8 @@ class Translator(ABC):
         `sureness` weighs what the model says of its own settled samples; 0: only what they say of
         each other counts.
         """
+        from cdcd.metrics.bleu import utility_for
         from cdcd.metrics.mbr import mbr_batch
-        from cdcd.metrics.translation import utility_for
 
         check_sureness(sureness)
         chosen_by = utility_for(utility, self.languages[1]) if num_samples > 1 else None

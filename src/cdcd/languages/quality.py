@@ -4,14 +4,16 @@ The checker is exact (`data.tales`), so nothing here is judged by another model.
 unigram entropies and are compared at equal token counts, since they grow with the sample.
 """
 
-import math
 import random
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from cdcd.languages import tales
 from cdcd.languages.words import join_words, split_words
+from cdcd.metrics.entropy import entropy
 
 
 @dataclass(frozen=True)
@@ -56,17 +58,11 @@ def judge_tales(
         reference_share=sum(v.num_right for v in verdicts) / max(references, 1),
         story_share=len(scored) / max(len(texts), 1),
         nll=-sum(p for p, _ in scored) / sum(n for _, n in scored) if scored else None,
-        entropy=pooled_entropy(pooled),
+        entropy=entropy(torch.tensor(list(Counter(pooled).values()))),
         num_tokens=len(pooled),
         copied_share=sum(text in training_texts for text in texts) / max(len(texts), 1),
         distinct_share=len(set(texts)) / max(len(texts), 1),
     )
-
-
-def pooled_entropy(tokens: Sequence[object]) -> float:
-    """Unigram entropy in nats of all tokens together (§6.2)."""
-    counts = Counter(tokens).values()
-    return -sum(n / len(tokens) * math.log(n / len(tokens)) for n in counts) if tokens else 0.0
 
 
 def unigram_texts(texts: Sequence[str], count: int, *, seed: int) -> list[str]:

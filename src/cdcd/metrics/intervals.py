@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from cdcd.metrics.statistics import counts_by_sample, pooled_entropy
+from cdcd.metrics.entropy import counts_by_sample, pooled_entropy
 
 DRAWS_AT_A_TIME = 2**22
 """Bounds the memory of a bootstrap."""

@@ -22,14 +22,14 @@ from cdcd.evaluation.translation_report import (
     print_translation_report,
     write_translation_report,
 )
-from cdcd.metrics.mbr import pairwise_chrf
-from cdcd.metrics.translation import (
+from cdcd.metrics.bleu import (
     Corpus,
     bleu_difference,
     mbr_curve,
     score,
     signatures,
 )
+from cdcd.metrics.mbr import pairwise_chrf
 from cdcd.metrics.words import LanguageProfiles, copied, numbers, repeats, words
 
 NAMES = ("Anna", "Peter", "Berlin", "Martin", "Paris")

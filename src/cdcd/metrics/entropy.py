@@ -1,23 +1,22 @@
-"""Statistics of generated text that need no other model: entropy, diversity, repetition (§6.2).
+"""Entropy, diversity and repetition of generated text, measured without another model (§6.2).
 
-Text is an array of tokens with a mask, True at the positions that count. With n(v) the count of
+A text is an array of tokens with a mask, True at the positions that count. With n(v) the count of
 token v among all N positions that count, the paper's unigram entropy is
 
     H = -Σ_v n(v)/N · ln n(v)/N.
 
 H and the shares of distinct n-grams depend on N, so they are compared at equal N only. An n-gram is
-n adjacent positions that all count. A share of nothing is 0, as is the entropy of nothing.
+n adjacent positions that all count. The share of an empty set is 0, and so is its entropy.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Real
 from torch import Tensor
 
 LONGEST_NGRAM = 4
-"""`text_statistics` counts n-grams up to this length, and repetition at this length."""
+"""Length up to which `text_statistics` counts n-grams, and at which it measures repetition."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ def text_statistics(
     *,
     num_tokens: int | None = None,
 ) -> TextStatistics:
-    """All statistics, of the first `num_tokens` positions that count."""
+    """Computes all statistics of the first `num_tokens` positions that count."""
     tokens, is_generated = first_tokens(tokens, is_generated, num_tokens)
-    ngrams = _ngrams(tokens, is_generated, LONGEST_NGRAM)
+    ngrams = _ngrams(tokens, is_generated)
     return TextStatistics(
         num_samples=len(tokens),
         num_tokens=int(is_generated.sum()),
@@ -68,7 +67,7 @@ def first_tokens(
     is_generated: Bool[Tensor, "samples seq"],
     num_tokens: int | None,
 ) -> tuple[Int[Tensor, "kept seq"], Bool[Tensor, "kept seq"]]:
-    """The samples in order, up to the `num_tokens`-th position that counts; None keeps all.
+    """Keeps the samples in order, up to the `num_tokens`-th position that counts; None keeps all.
 
     Whole samples and not positions drawn at random: tokens of one text depend on each other, so the
     same number of positions spread over more texts would show a higher entropy.
@@ -83,62 +82,32 @@ def first_tokens(
     return tokens[begins_before], (is_generated & (position <= num_tokens))[begins_before]
 
 
-def pooled_entropy(
-    tokens: Int[Tensor, "samples seq"],
-    is_generated: Bool[Tensor, "samples seq"],
-    *,
-    num_tokens: int | None = None,
-) -> float:
-    """Unigram entropy in nats of the positions of all samples together, the paper's H (§6.2).
-
-    With `num_tokens`, of the subset that `first_tokens` keeps.
-    """
-    tokens, is_generated = first_tokens(tokens, is_generated, num_tokens)
-    counts = torch.bincount(_counted(tokens, is_generated)).double()
+def entropy(counts: Real[Tensor, " kinds"]) -> float:
+    """Computes the entropy in nats of a distribution given by counts: ln N - Σ n ln n / N."""
+    counts = counts.double()
     total = counts.sum().clamp(min=1)
     return float(total.log() - torch.xlogy(counts, counts).sum() / total)
 
 
-def equal_count_entropies(
-    texts: Mapping[str, tuple[Int[Tensor, "..."], Bool[Tensor, "..."]]],
-) -> dict[str, float]:
-    """The pooled entropy of several sets, each given as (tokens, is_generated), cut to the smallest."""
-    if not texts:
-        return {}
-    num_tokens = min(int(is_generated.sum()) for _, is_generated in texts.values())
-    if num_tokens == 0:
-        raise ValueError("the smallest set has 0 positions that count; leave empty sets out")
-    return {name: pooled_entropy(*text, num_tokens=num_tokens) for name, text in texts.items()}
+def pooled_entropy(
+    tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]
+) -> float:
+    """Computes the unigram entropy in nats of all samples together, the paper's H (§6.2)."""
+    return entropy(torch.bincount(_counted(tokens, is_generated)))
 
 
 def sample_entropy(
     tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]
 ) -> float:
-    """Mean over samples of each sample's own unigram entropy in nats; empty samples do not count."""
+    """Averages the unigram entropies, in nats, of the samples; empty samples do not count."""
     rows, counts = counts_by_sample(tokens, is_generated)[::2]
     totals = is_generated.sum(1).double()
     surprise = -torch.xlogy(counts, counts / totals[rows]) / totals[rows]
     return float(surprise.sum() / (totals > 0).sum().clamp(min=1))
 
 
-def distinct(
-    tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"], n: int
-) -> float:
-    """Distinct n-grams per n-gram, over all samples together."""
-    return _distinct_share(_ngrams(tokens, is_generated, n)[-1])
-
-
-def repetition(
-    tokens: Int[Tensor, "samples seq"],
-    is_generated: Bool[Tensor, "samples seq"],
-    n: int = LONGEST_NGRAM,
-) -> float:
-    """Share of a sample's n-grams that occurred earlier in it, averaged over samples that have any."""
-    return _mean_repetition(_ngrams(tokens, is_generated, n)[-1])
-
-
 def stutter(tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]) -> float:
-    """Share of positions equal to the position just before, over adjacent positions that count."""
+    """Returns the share of positions that equal the one before, where both count."""
     is_pair = is_generated[:, 1:] & is_generated[:, :-1]
     is_repeat = is_pair & (tokens[:, 1:] == tokens[:, :-1])
     return int(is_repeat.sum()) / max(int(is_pair.sum()), 1)
@@ -147,7 +116,7 @@ def stutter(tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samp
 def duplicate_share(
     tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]
 ) -> float:
-    """Share of samples whose tokens that count equal, in order, those of an earlier sample."""
+    """Returns the share of samples whose tokens that count equal, in order, an earlier sample's."""
     if not tokens.numel():
         return 0.0
     order = (~is_generated).long().argsort(dim=1, stable=True)
@@ -158,7 +127,7 @@ def duplicate_share(
 def counts_by_sample(
     tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]
 ) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"], Float[Tensor, " pairs"]]:
-    """How often each sample has each of its tokens: (sample, token, count), sorted by sample."""
+    """Counts the tokens of each sample: (sample, token, count), sorted by sample."""
     counted = _counted(tokens, is_generated)
     base = int(counted.max()) + 1 if len(counted) else 1
     rows = is_generated.nonzero()[:, 0]
@@ -182,24 +151,21 @@ class _Ngrams:
     """True where all positions count."""
 
 
-def _ngrams(tokens: Tensor, is_generated: Tensor, longest: int) -> list[_Ngrams]:
-    """All n-grams for n = 1 … longest; each is numbered by its (n-1)-gram and its last token."""
-    if longest < 1:
-        raise ValueError(f"n is {longest}; an n-gram has 1 token or more: choose n >= 1")
+def _ngrams(tokens: Tensor, is_generated: Tensor) -> list[_Ngrams]:
+    """Lists the n-grams of each length, numbered by their (n-1)-gram and their last token."""
     singles = _dense(tokens)
-    found = [_Ngrams(singles, is_generated)]
+    ngrams = [_Ngrams(singles, is_generated)]
     base = tokens.numel() + 1
-    for n in range(2, longest + 1):
-        ids, is_whole = found[-1].ids[:, :-1], found[-1].is_whole[:, :-1]
+    for n in range(2, LONGEST_NGRAM + 1):
+        ids, is_whole = ngrams[-1].ids[:, :-1], ngrams[-1].is_whole[:, :-1]
         last = slice(n - 1, None)
-        found.append(
-            _Ngrams(_dense(ids * base + singles[:, last]), is_whole & is_generated[:, last])
-        )
-    return found
+        ids = _dense(ids * base + singles[:, last])
+        ngrams.append(_Ngrams(ids, is_whole & is_generated[:, last]))
+    return ngrams
 
 
 def _dense(ids: Tensor) -> Tensor:
-    """Equal numbers for equal ids, from 0 without gaps, so that their products cannot overflow."""
+    """Renumbers ids from 0 without gaps, so that their products cannot overflow."""
     return torch.unique(ids, return_inverse=True)[1].view(ids.shape)
 
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdcd.metrics.entropy import pooled_entropy
 from cdcd.metrics.intervals import (
     Interval,
     bootstrap,
@@ -15,7 +16,6 @@ from cdcd.metrics.intervals import (
     pooled_entropy_interval,
     ratio_interval,
 )
-from cdcd.metrics.statistics import pooled_entropy
 
 TRIALS = 400
 SPREAD = 4 * math.sqrt(0.95 * 0.05 / TRIALS)
