@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cdcd.networks.blocks import Attention, RotaryEmbedding, mix_heads
+from cdcd.networks.attention import Attention, RotaryEmbedding, mix_heads
 
 needs_triton = pytest.mark.skipif(mix_heads is None, reason="needs Triton")
 needs_gpu = pytest.mark.skipif(

@@ -13,8 +13,8 @@ from cdcd.config import BeamConfig, DecodingConfig
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.inference.beam import Hypotheses, beam_search
 from cdcd.inference.decoding import decode_targets
+from cdcd.networks.attention import KeyValueCache
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
-from cdcd.networks.blocks import KeyValueCache
 from cdcd.networks.encoder_decoder import Memory, Seq2SeqConfig
 from cdcd.seeding import generator_for
 

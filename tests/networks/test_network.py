@@ -12,16 +12,9 @@ from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.estimator import NetworkEstimator
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.selection import select_noisy
-from cdcd.networks import blocks, cpu_attention
-from cdcd.networks.blocks import (
-    Attention,
-    ConditionalLayerNorm,
-    Dropout,
-    RotaryEmbedding,
-    TimeEmbedding,
-    attend,
-)
-from cdcd.networks.diffusion_text import DiffusionTextNetwork, Head, NetworkConfig
+from cdcd.networks.attention import Attention, RotaryEmbedding
+from cdcd.networks.diffusion_text import DiffusionTextNetwork, NetworkConfig
+from cdcd.networks.layers import ConditionalLayerNorm, Head, TimeEmbedding
 from cdcd.seeding import generator_for
 
 BATCH, LENGTH, DIM, VOCAB = 3, 6, 8, 11
@@ -111,42 +104,6 @@ def test_attention_equals_a_naive_one():
         mixed[:, i] = sum(weights[j][..., None] * v[:, j] for j in range(LENGTH))  # pyright: ignore[reportArgumentType]
     expected = attention.out(mixed.flatten(2))
     torch.testing.assert_close(attention(h, rotary), expected, rtol=1e-4, atol=1e-5)
-
-
-def attention_in_double() -> tuple[Attention, RotaryEmbedding, Tensor]:
-    """Attention in double precision, and an input that wants its gradient."""
-    attention, rotary = Attention(24, 3).double(), RotaryEmbedding(8, 2 * LENGTH).double()
-    return attention, rotary, normal(BATCH, LENGTH, 24).double().requires_grad_()
-
-
-def value_and_gradients(attention: Attention, rotary: RotaryEmbedding, h: Tensor) -> list[Tensor]:
-    mixed = attention(h, rotary)
-    loss = (mixed * normal(*mixed.shape)).sum()
-    return [mixed, *torch.autograd.grad(loss, [h, *attention.parameters()])]
-
-
-def test_attention_of_short_sequences_equals_that_of_long_ones(monkeypatch):
-    attention, rotary, h = attention_in_double()
-    short = value_and_gradients(attention, rotary, h)
-    monkeypatch.setattr("cdcd.networks.blocks.LONGEST_TILE", LENGTH - 1)
-    long = value_and_gradients(attention, rotary, h)
-    torch.testing.assert_close(short, long, rtol=1e-12, atol=1e-12)
-
-
-def test_gradient_of_attention_of_short_sequences():
-    projected = normal(2, LENGTH, 3 * 16).double().requires_grad_()
-    rotary = RotaryEmbedding(8, LENGTH)
-    assert torch.autograd.gradcheck(
-        lambda p: cpu_attention.mix_heads(p, rotary.cos, rotary.sin), projected
-    )
-
-
-def test_a_compiler_sees_attention_of_plain_operations(monkeypatch):
-    attention, rotary, h = attention_in_double()
-    expected = attention(h, rotary)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    monkeypatch.delattr(cpu_attention, "mix_heads")
-    torch.testing.assert_close(attention(h, rotary), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_every_position_sees_every_other():
@@ -282,56 +239,3 @@ def test_noisy_positions_alone_are_predicted_as_with_the_others(shape):
     torch.testing.assert_close(alone.selection.put(alone.logits)[is_noisy], whole.logits[is_noisy])
     torch.testing.assert_close(alone.x0_hat, whole.x0_hat)
     torch.testing.assert_close(alone.state[is_noisy], whole.state[is_noisy])
-
-
-@pytest.mark.parametrize("seen", ["all", "causal", "some"])
-def test_attention_in_bfloat16_is_that_of_torch_in_double(monkeypatch, seen):
-    """Values and gradients, by products and by torch, of which neither may be far off."""
-    drawn = generator_for("attention")
-    queries = 7 if seen == "causal" else 5
-    shapes = [(3, 2, queries, 4), (3, 2, 7, 4), (3, 2, 7, 4)]
-    tensors = [torch.randn(*shape, generator=drawn).bfloat16() for shape in shapes]
-    is_seen = torch.rand(3, 1, 1, 7, generator=drawn) < 0.6 if seen == "some" else None
-    if is_seen is not None:
-        is_seen[..., 0] = True
-
-    def mixed_and_gradients(dtype: torch.dtype) -> Tensor:
-        inputs = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
-        mixed = attend(*inputs, causal=seen == "causal", is_seen=is_seen)
-        assert mixed.dtype == dtype
-        gradients = torch.autograd.grad(mixed.square().sum(), inputs)
-        return torch.cat([each.flatten().double() for each in (mixed, *gradients)])
-
-    exact, by_products = mixed_and_gradients(torch.float64), mixed_and_gradients(torch.bfloat16)
-    assert 0 < (by_products - exact).norm() / exact.norm() < 2**-6
-    monkeypatch.setattr(blocks, "LONGEST_TILE", 6)
-    by_torch = mixed_and_gradients(torch.bfloat16)
-    assert not torch.equal(by_torch, by_products)
-    assert (by_torch - exact).norm() / exact.norm() < 2**-6
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("shape", [(7,), (50, 81, 33)])
-def test_dropout(share, shape):
-    """The share of zeros, what is kept, independence of neighbours, gradients, and the seed."""
-    dropout, values = Dropout(share), torch.ones(shape, requires_grad=True)
-    torch.manual_seed(0)
-    found = dropout(values)
-    kept = found[found > 0]
-    if share == 1:
-        assert not len(kept)
-    else:
-        torch.testing.assert_close(kept.mean(), torch.tensor(1 / (1 - share)), rtol=1e-4, atol=0)
-        assert len(kept.unique()) == 1
-    torch.manual_seed(0)
-    assert torch.equal(dropout(values), found)
-    (gradient,) = torch.autograd.grad(found.sum(), values)
-    assert torch.equal(gradient, found.detach())
-    assert torch.equal(dropout.eval()(values), values)
-    if len(shape) == 3 and share == 0.3:
-        dropped = (found == 0).flatten().double()
-        error = (share * (1 - share) / dropped.numel()) ** 0.5
-        assert abs(float(dropped.mean()) - share) < 5 * error
-        for distance in (1, 2, 3, 4):
-            together = float((dropped[distance:] * dropped[:-distance]).mean())
-            assert abs(together - share**2) < 5 * error

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from cdcd.config import BeamConfig
 from cdcd.data.vocabulary import EOS, PAD
+from cdcd.networks.attention import KeyValueCache
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
-from cdcd.networks.blocks import KeyValueCache
 
 
 @dataclass(frozen=True, eq=False)

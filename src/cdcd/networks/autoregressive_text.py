@@ -6,21 +6,15 @@ The shift by one is inside: input 0 is a learnt start vector, input i is token i
 at i predicts token i.
 """
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cdcd.data.vocabulary import PAD
 from cdcd.diffusion.cross_entropy import cross_entropies
-from cdcd.networks.blocks import (
-    Block,
-    KeyValueCache,
-    LayerNorm,
-    RotaryEmbedding,
-    initialise_blocks,
-)
+from cdcd.networks.attention import KeyValueCache, RotaryEmbedding, new_caches
 from cdcd.networks.diffusion_text import NetworkConfig
+from cdcd.networks.layers import Block, LayerNorm, initialise_blocks
 
 INITIAL_LOGIT = 0.2
 """Deviation of a new tied model's logits: small enough for a loss near ln(vocab_size)."""
@@ -34,7 +28,7 @@ class AutoregressiveTextNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.vocab_size, self.length = vocab_size, length
-        self.num_heads, width = network.num_heads, network.width
+        width = network.width
         # The last row is the start vector.
         self.embedding = nn.Embedding(vocab_size + 1, width)
         # One position more than tokens: `features` reads the start and a whole sequence.
@@ -85,15 +79,9 @@ class AutoregressiveTextNetwork(nn.Module):
         """Read more `inputs`, after those in the caches; logits of the token that comes next."""
         return self._logits(self._read(inputs, positions, caches)[:, -1])
 
-    def new_caches(self, batch_size: int, room: int) -> list[KeyValueCache]:
-        """Each block's empty cache for `room` inputs, in the precision in which it computes."""
-        weight = self.embedding.weight
-        kind, dtype = weight.device.type, weight.dtype
-        if torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
-        shape = (batch_size, self.num_heads, room, weight.shape[1] // self.num_heads)
-        empty = [weight.new_zeros(shape, dtype=dtype) for _ in range(2 * len(self.blocks))]
-        return [KeyValueCache(k, v) for k, v in zip(empty[::2], empty[1::2], strict=True)]
+    def new_caches(self, batch_size: int, capacity: int) -> list[KeyValueCache]:
+        """Returns each block's empty cache for `capacity` inputs."""
+        return new_caches(self.blocks, batch_size, capacity)
 
     def _read(
         self,

@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cdcd.networks.attention import KeyValueCache, new_caches
 from cdcd.networks.autoregressive_text import counted, token_nll
-from cdcd.networks.blocks import KeyValueCache, LayerNorm
 from cdcd.networks.encoder_decoder import (
     DecoderBlock,
     Encoder,
@@ -25,8 +25,8 @@ from cdcd.networks.encoder_decoder import (
     initialise,
     make_rotary,
     project_memory,
-    working_dtype,
 )
+from cdcd.networks.layers import LayerNorm
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class AutoregressiveTranslationNetwork(nn.Module):
         self, network: Seq2SeqConfig, *, vocab_size: int, source_length: int, length: int
     ) -> None:
         super().__init__()
-        self.vocab_size, self.length, self.num_heads = vocab_size, length, network.num_heads
+        self.vocab_size, self.length = vocab_size, length
         # The last row is the start vector.
         self.embedding = nn.Embedding(vocab_size + 1, network.width)
         self.encoder = Encoder(network, source_length)
@@ -104,17 +104,9 @@ class AutoregressiveTranslationNetwork(nn.Module):
         """
         return self._logits(self._read(inputs, memory, positions, caches)[:, -1])
 
-    def new_caches(self, batch_size: int, room: int) -> list[KeyValueCache]:
-        """Each block's empty cache for `room` inputs, in the precision in which it computes."""
-        weight = self.embedding.weight
-        shape = (batch_size, self.num_heads, room, weight.shape[1] // self.num_heads)
-        dtype = working_dtype(weight)
-        return [
-            KeyValueCache(
-                weight.new_zeros(shape, dtype=dtype), weight.new_zeros(shape, dtype=dtype)
-            )
-            for _ in self.blocks
-        ]
+    def new_caches(self, batch_size: int, capacity: int) -> list[KeyValueCache]:
+        """Returns each block's empty cache for `capacity` inputs."""
+        return new_caches(self.blocks, batch_size, capacity)
 
     def _read(
         self,

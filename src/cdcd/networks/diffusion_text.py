@@ -1,20 +1,19 @@
 """The mask-conditional Transformer (§4.1): stacked noisy, given and predicted embeddings to logits."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from cdcd.diffusion.embedding import Embedding, EmbeddingConfig
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.selection import Selection
-from cdcd.networks.blocks import (
+from cdcd.networks.attention import RotaryEmbedding
+from cdcd.networks.layers import (
     Block,
     ConditionalLayerNorm,
-    RotaryEmbedding,
+    Head,
     TimeEmbedding,
     initialise_blocks,
 )
@@ -107,34 +106,3 @@ class DiffusionTextNetwork(nn.Module):
         # What is not selected matters to the others up to here, and no further.
         h = self.blocks[-1](h, time, self.rotary, selection=selection)
         return self.head(self.norm(h, time, selection).to(h.dtype))
-
-
-class Head(nn.Linear):
-    """The layer that gives the logits, in the precision of its input."""
-
-    def forward(
-        self, input: Float[Tensor, "*positions width"]
-    ) -> Float[Tensor, "*positions vocab"]:
-        kind = input.dtype
-        return _Linear.apply(input, self.weight.to(kind), self.bias.to(kind))  # pyright: ignore[reportReturnType]
-
-
-class _Linear(torch.autograd.Function):
-    """A linear layer whose bias learns by a matrix product.
-
-    A compiler would rather add up the gradients of all logits while it computes them, and for a large
-    vocabulary that is ten times slower than writing and multiplying them.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(h, weight)
-        return F.linear(h, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        h, weight = ctx.saved_tensors
-        grad = grads[0].flatten(0, -2)
-        ones = grad.new_ones(1, len(grad))
-        by_bias = (ones @ grad)[0] if grad.dtype == torch.bfloat16 else grad.sum(0)
-        return grads[0] @ weight, grad.T @ h.flatten(0, -2), by_bias

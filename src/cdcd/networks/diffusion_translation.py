@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from cdcd.diffusion.embedding import Embedding, EmbeddingConfig
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.selection import Selection
-from cdcd.networks.blocks import ConditionalLayerNorm, Dropout, TimeEmbedding
-from cdcd.networks.diffusion_text import Head
 from cdcd.networks.encoder_decoder import (
     DecoderBlock,
     Encoder,
@@ -31,6 +29,7 @@ from cdcd.networks.encoder_decoder import (
     project_memory,
     sinusoids,
 )
+from cdcd.networks.layers import ConditionalLayerNorm, Head, TimeEmbedding
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +73,7 @@ class DiffusionTranslationNetwork(nn.Module):
         self.stack = nn.Linear(3 * embedding.dim + 1, width)
         self.positions = nn.Parameter(sinusoids(length, width))
         self.rotary = make_rotary(network, length)
-        self.dropout = Dropout(network.dropout)
+        self.dropout = nn.Dropout(network.dropout)
         self.blocks = nn.ModuleList(
             DecoderBlock(network, units) for _ in range(network.num_decoder_blocks)
         )

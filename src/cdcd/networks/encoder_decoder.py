@@ -23,15 +23,9 @@ from torch.nn import functional as F
 
 from cdcd.data.vocabulary import PAD
 from cdcd.diffusion.selection import Selection
-from cdcd.networks.blocks import (
-    Attention,
-    Dropout,
-    KeyValueCache,
-    LayerNorm,
-    RotaryEmbedding,
-    attend,
-    make_norm,
-)
+from cdcd.networks.attention import Attention, KeyValueCache, RotaryEmbedding
+from cdcd.networks.layers import LayerNorm, make_norm
+from cdcd.networks.precision import working_dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +140,6 @@ def sinusoids(length: int, width: int) -> Float[Tensor, "length width"]:
     return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
 
 
-def working_dtype(weight: Tensor) -> torch.dtype:
-    """The precision of the residual stream: autocast's where there is one, else the weights'."""
-    kind = weight.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-
-
 class TokenInput(nn.Module):
     """Embedded tokens, scaled to the size of their sinusoidal positions, which are added."""
 
@@ -160,7 +148,7 @@ class TokenInput(nn.Module):
     def __init__(self, width: int, length: int, dropout: float, token_dropout: float = 0.0) -> None:
         super().__init__()
         self.scale = math.sqrt(width)
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
         self.token_dropout = nn.Dropout1d(token_dropout)
         self.register_buffer("positions", sinusoids(length, width), persistent=False)
 
@@ -207,7 +195,8 @@ class CrossAttention(nn.Module):
         """
         grouped = h.unflatten(0, (len(memory.keys), -1)).flatten(1, 2)
         q = self.query(grouped).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        mixed = attend(q, memory.keys, memory.values, is_seen=memory.is_real[:, None, None])
+        is_visible = memory.is_real[:, None, None]
+        mixed = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=is_visible)
         mixed = mixed.transpose(1, 2).reshape(h.shape)
         return self.out(mixed if selection is None else selection.take(mixed))
 
@@ -233,7 +222,7 @@ class EncoderBlock(nn.Module):
         self.attention = Attention(config.width, config.num_heads)
         self.mlp_norm = LayerNorm(config.width)
         self.mlp = FeedForward(config.width, config.hidden)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(
         self,
@@ -261,7 +250,7 @@ class DecoderBlock(nn.Module):
         self.source = CrossAttention(config.width, config.num_heads)
         self.mlp_norm = make_norm(config.width, condition_units)
         self.mlp = FeedForward(config.width, config.hidden)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(
         self,

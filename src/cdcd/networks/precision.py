@@ -9,9 +9,6 @@ from torch import Tensor, nn
 
 M = TypeVar("M", bound=nn.Module)
 
-LARGEST_LEARNT = 2**25 - 2**16
-"""Bytes of the largest block, nearly, that glibc learns from."""
-
 
 def choose_device(name: str) -> torch.device:
     """`auto` is the GPU where there is one."""
@@ -38,14 +35,12 @@ def with_bfloat16_weights(model: M) -> M:
     return copied
 
 
-def keep_freed_memory() -> None:
-    """Keep the memory that tensors on a CPU free, instead of getting it from the kernel anew.
-
-    glibc at first returns every large block, and the end of its heap; from each block that it has
-    returned it learns to keep those up to that size, and twice as much at the end. So one of the
-    largest size that it learns from is returned here. Other libraries are left as they are.
-    """
-    torch.empty(LARGEST_LEARNT, dtype=torch.uint8)
+def working_dtype(weight: Tensor) -> torch.dtype:
+    """Returns autocast's dtype where it is on, else the weight's."""
+    device_type = weight.device.type
+    if torch.is_autocast_enabled(device_type):
+        return torch.get_autocast_dtype(device_type)
+    return weight.dtype
 
 
 class Autocast:

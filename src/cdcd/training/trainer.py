@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cdcd.config import RunConfig
 from cdcd.data.sequences import Sequences, Shuffled
-from cdcd.networks.precision import choose_dtype, keep_freed_memory
+from cdcd.networks.precision import choose_dtype
 from cdcd.training.build import make_task
 from cdcd.training.captured import CapturedStep
 from cdcd.training.checkpoint import (
@@ -72,8 +72,6 @@ class Trainer:
         check_shares(training.batch_size, training.accumulate, world)
         self.device = world.device(training.device)
         dtype = choose_dtype(training.dtype, self.device)
-        if self.device.type == "cpu":
-            keep_freed_memory()
         self.data = Shuffled(train, training.batch_size, training.seed)
         held_out = torch.arange(min(len(valid), training.valid_sequences))
         self.valid = valid.rows(held_out).to(self.device)

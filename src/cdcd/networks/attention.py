@@ -1,0 +1,153 @@
+"""Multi-head self-attention with rotary positions, softmax(q·kᵀ / sqrt(dim))·v, and its kernels.
+
+Short sequences on a GPU take one Triton kernel from the projections to the mixed values, all others
+PyTorch's `scaled_dot_product_attention`. With a cache, a causal model reads a sequence piece by piece.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cdcd.diffusion.selection import Selection
+from cdcd.networks.precision import working_dtype
+
+try:
+    from cdcd.networks.triton_attention import mix_heads
+except ImportError:  # Triton comes with PyTorch for GPUs.
+    mix_heads = None
+
+LONGEST_TILE = 128
+"""Longest sequence that the Triton kernel takes; it computes a head in one tile."""
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotary positions (RoPE): queries and keys are rotated by angles proportional to position."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, head_dim: int, length: int, base: float = 10_000.0) -> None:
+        super().__init__()
+        frequencies = base ** -(torch.arange(0, head_dim, 2) / head_dim)
+        angles = torch.arange(length)[:, None] * frequencies
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(
+        self, h: Float[Tensor, "batch heads seq dim"], positions: Int[Tensor, " seq"] | None = None
+    ) -> Float[Tensor, "batch heads seq dim"]:
+        """Rotates `h`, whose positions are 0, 1, 2, … unless they are given."""
+        index = slice(h.shape[2]) if positions is None else positions
+        cos, sin = self.cos[index].to(h.dtype), self.sin[index].to(h.dtype)
+        first, second = h.chunk(2, dim=-1)
+        return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+
+
+@dataclass(frozen=True)
+class KeyValueCache:
+    """Keys and values of one block at the positions read so far, with capacity for a whole sequence.
+
+    Its tensors are written in place and never change their shapes, so that a step of decoding can be
+    compiled or captured.
+    """
+
+    keys: Float[Tensor, "batch heads capacity dim"]
+    values: Float[Tensor, "batch heads capacity dim"]
+
+    def write(
+        self,
+        k: Float[Tensor, "batch heads seq dim"],
+        v: Float[Tensor, "batch heads seq dim"],
+        positions: Int[Tensor, " seq"],
+    ) -> None:
+        """Stores keys and values at their positions."""
+        self.keys.index_copy_(2, positions, k)
+        self.values.index_copy_(2, positions, v)
+
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        """Copies to each row what another row has read: a beam search continues some of its rows."""
+        self.keys.copy_(self.keys[rows])
+        self.values.copy_(self.values[rows])
+
+    def is_visible(self, positions: Int[Tensor, " seq"]) -> Bool[Tensor, "seq capacity"]:
+        """Returns the mask of a causal model: queries see their own position and those before it."""
+        keys = torch.arange(self.keys.shape[2], device=positions.device)
+        return keys <= positions[:, None]
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention: every position sees every other, or, causal, those before it."""
+
+    def __init__(self, width: int, num_heads: int, *, causal: bool = False) -> None:
+        super().__init__()
+        self.num_heads, self.causal = num_heads, causal
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(
+        self,
+        h: Float[Tensor, "batch seq width"],
+        rotary: RotaryEmbedding | None = None,
+        positions: Int[Tensor, " seq"] | None = None,
+        cache: KeyValueCache | None = None,
+        selection: Selection | None = None,
+        is_real: Bool[Tensor, "batch seq"] | None = None,
+    ) -> Float[Tensor, "*positions width"]:
+        """Attends within `h`, padding apart; with a cache also to what was read before `positions`."""
+        projected = self.qkv(h)
+        if rotary is not None and is_real is None and self._fits_one_tile(projected, rotary):
+            assert mix_heads is not None
+            length = h.shape[1]
+            mixed = mix_heads(projected, rotary.cos[:length], rotary.sin[:length])
+        else:
+            mixed = self._mix(projected, rotary, positions, cache, is_real)
+        return self.out(mixed if selection is None else selection.take(mixed))
+
+    def new_cache(self, batch_size: int, capacity: int) -> KeyValueCache:
+        """Returns an empty cache in the dtype in which keys and values are computed."""
+        weight = self.qkv.weight
+        shape = (batch_size, self.num_heads, capacity, weight.shape[1] // self.num_heads)
+        dtype = working_dtype(weight)
+        return KeyValueCache(
+            weight.new_zeros(shape, dtype=dtype), weight.new_zeros(shape, dtype=dtype)
+        )
+
+    def _fits_one_tile(self, projected: Tensor, rotary: RotaryEmbedding) -> bool:
+        return (
+            mix_heads is not None
+            and projected.is_cuda
+            and projected.dtype in (torch.bfloat16, torch.float16)
+            and projected.shape[1] <= LONGEST_TILE
+            and rotary.cos.shape[1] in (16, 32, 64)
+            and not self.causal
+        )
+
+    def _mix(
+        self,
+        projected: Float[Tensor, "batch seq three_widths"],
+        rotary: RotaryEmbedding | None,
+        positions: Int[Tensor, " seq"] | None,
+        cache: KeyValueCache | None,
+        is_real: Bool[Tensor, "batch seq"] | None,
+    ) -> Float[Tensor, "batch seq width"]:
+        q, k, v = projected.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        if rotary is not None:
+            q, k = rotary(q, positions), rotary(k, positions)
+        is_causal, is_visible = self.causal, None if is_real is None else is_real[:, None, None]
+        if cache is not None:
+            assert self.causal
+            assert positions is not None
+            cache.write(k, v, positions)
+            k, v = cache.keys, cache.values
+            is_causal, is_visible = False, cache.is_visible(positions)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=is_visible, is_causal=is_causal)
+        return mixed.transpose(1, 2).flatten(2)
+
+
+def new_caches(blocks: nn.Module, batch_size: int, capacity: int) -> list[KeyValueCache]:
+    """Returns an empty cache for each self-attention among the modules."""
+    attentions = [module for module in blocks.modules() if isinstance(module, Attention)]
+    return [attention.new_cache(batch_size, capacity) for attention in attentions]

@@ -1,0 +1,165 @@
+"""Layers of the networks (§4, §6.1): timestep embedding, conditional LayerNorm, block, head.
+
+The diffusion network and the autoregressive baseline are built from the same blocks. In the baseline
+they look back only (`causal`) and have no timestep.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cdcd.diffusion.selection import Selection
+from cdcd.networks.attention import Attention, KeyValueCache, RotaryEmbedding
+
+
+class TimeEmbedding(nn.Module):
+    """Random Fourier features of the standardised ln t, then an MLP of two layers (§6.1).
+
+    NOTE(paper): the paper does not say what is projected. ln t, brought to mean 0 and deviation 1
+    over a log-uniform t, keeps the features smooth; raw t up to 300 would wrap around many times.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, units: int, t_min: float, t_max: float) -> None:
+        super().__init__()
+        low, high = math.log(t_min), math.log(t_max)
+        self.centre, self.spread = (low + high) / 2, (high - low) / math.sqrt(12)
+        self.register_buffer("frequencies", torch.randn(units // 2))
+        self.mlp = nn.Sequential(
+            nn.Linear(2 * (units // 2), units), nn.GELU(), nn.Linear(units, units), nn.GELU()
+        )
+
+    def forward(self, t: Float[Tensor, " batch"]) -> Float[Tensor, "batch units"]:
+        angles = ((t.log() - self.centre) / self.spread)[:, None] * self.frequencies * math.pi
+        return self.mlp(torch.cat([angles.cos(), angles.sin()], dim=-1))
+
+
+class ConditionalLayerNorm(nn.Module):
+    """LayerNorm followed by a shift and a scale that depend on the timestep (§4.2)."""
+
+    def __init__(self, width: int, time_units: int) -> None:
+        super().__init__()
+        self.width = width
+        self.modulation = nn.Linear(time_units, 2 * width)
+        nn.init.zeros_(self.modulation.weight)
+        nn.init.zeros_(self.modulation.bias)
+
+    def forward(
+        self,
+        h: Float[Tensor, "*positions width"],
+        time: Float[Tensor, "batch units"],
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions width"]:
+        """Normalise `h` of all positions, or of the selected ones."""
+        modulation = self.modulation(time)
+        modulation = modulation[:, None] if selection is None else selection.take_rows(modulation)
+        shift, scale = modulation.chunk(2, dim=-1)
+        return torch.addcmul(shift, F.layer_norm(h, (self.width,)), 1 + scale)
+
+
+class LayerNorm(nn.LayerNorm):
+    """LayerNorm with a learnt shift and scale, in the place of a conditional one where there is no time."""
+
+    def forward(
+        self,
+        input: Float[Tensor, "*positions width"],
+        time: None = None,
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions width"]:
+        return super().forward(input)
+
+
+class Block(nn.Module):
+    """Pre-LN Transformer block: attention, then an MLP with GELU, each behind a LayerNorm.
+
+    The LayerNorms are conditional, unless `time_units` is None: then the block takes no time.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        mlp_ratio: int,
+        time_units: int | None,
+        *,
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        self.attention_norm = make_norm(width, time_units)
+        self.attention = Attention(width, num_heads, causal=causal)
+        self.mlp_norm = make_norm(width, time_units)
+        self.mlp_in = nn.Linear(width, mlp_ratio * width)
+        self.mlp_out = nn.Linear(mlp_ratio * width, width)
+
+    def forward(
+        self,
+        h: Float[Tensor, "batch seq width"],
+        time: Float[Tensor, "batch units"] | None,
+        rotary: RotaryEmbedding,
+        positions: Int[Tensor, " seq"] | None = None,
+        cache: KeyValueCache | None = None,
+        selection: Selection | None = None,
+    ) -> Float[Tensor, "*positions width"]:
+        """The new residual stream, at all positions or at the selected ones."""
+        mixed = self.attention(self.attention_norm(h, time), rotary, positions, cache, selection)
+        h = mixed + (h if selection is None else selection.take(h))
+        return h + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(h, time, selection))))
+
+
+def make_norm(width: int, time_units: int | None) -> ConditionalLayerNorm | LayerNorm:
+    """A LayerNorm, conditional where there is a timestep."""
+    return LayerNorm(width) if time_units is None else ConditionalLayerNorm(width, time_units)
+
+
+@torch.no_grad()
+def initialise_blocks(blocks: Iterable[nn.Module]) -> None:
+    """Normal with deviation 1/sqrt(inputs), residual branches scaled down with depth."""
+    blocks = list(blocks)
+    depth = (2 * len(blocks)) ** -0.5
+    for block in blocks:
+        assert isinstance(block, Block)
+        for layer, gain in (
+            (block.attention.qkv, 1.0),
+            (block.attention.out, depth),
+            (block.mlp_in, 1.0),
+            (block.mlp_out, depth),
+        ):
+            nn.init.normal_(layer.weight, std=gain * layer.in_features**-0.5)
+            nn.init.zeros_(layer.bias)
+
+
+class Head(nn.Linear):
+    """The layer that gives the logits, in the precision of its input."""
+
+    def forward(
+        self, input: Float[Tensor, "*positions width"]
+    ) -> Float[Tensor, "*positions vocab"]:
+        kind = input.dtype
+        return _Linear.apply(input, self.weight.to(kind), self.bias.to(kind))  # pyright: ignore[reportReturnType]
+
+
+class _Linear(torch.autograd.Function):
+    """A linear layer whose bias learns by a matrix product.
+
+    A compiler would rather add up the gradients of all logits while it computes them, and for a large
+    vocabulary that is ten times slower than writing and multiplying them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(h, weight)
+        return F.linear(h, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h, weight = ctx.saved_tensors
+        grad = grads[0].flatten(0, -2)
+        ones = grad.new_ones(1, len(grad))
+        by_bias = (ones @ grad)[0] if grad.dtype == torch.bfloat16 else grad.sum(0)
+        return grads[0] @ weight, grad.T @ h.flatten(0, -2), by_bias
