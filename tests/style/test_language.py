@@ -10,7 +10,6 @@ PATHS |= {name: ROOT / name for name in ("scripts", "examples") if (ROOT / name)
 PATHS.pop("__pycache__", None)
 # To be mended; strict, so that an entry goes as soon as its files are right.
 KNOWN = {
-    "benchmarks",
     "cli",
     "config.py",
     "data",
@@ -20,8 +19,6 @@ KNOWN = {
     "languages",
     "metrics",
     "networks",
-    "presets.py",
-    "scripts",
     "training",
 }
 
