@@ -100,7 +100,7 @@ def test_text_without_syntax_is_told_from_real_text(rows, control):
     assert rows[control].mean("nll")[0] > rows["data"].mean("nll")[0] + 0.5
     # Its unigram statistics are right: entropy alone tells nothing.
     assert abs(difference(rows[control], rows["data"], "entropy")) < 4
-    assert rows[control].measured[0].mauve < rows["other"].measured[0].mauve - 0.1
+    assert rows[control].measured[0].mauve < rows["data"].measured[0].mauve - 0.1
 
 
 def test_copied_text_is_told_from_real_text(rows):
@@ -117,7 +117,8 @@ def test_real_text_is_not_told_from_other_real_text(rows):
     other, data = (rows[name].measured[0] for name in ("other", "data"))
     assert abs(other.matches.mean - data.matches.mean) < 1
     assert other.matches.copied_share == data.matches.copied_share == 0
-    assert other.mauve > 0.8
+    assert data.mauve > 0.8
+    assert other.mauve == pytest.approx(1), "the other text is what MAUVE compares with"
 
 
 def test_the_judge_is_near_the_truth_on_real_text(rows):
@@ -290,7 +291,6 @@ def test_the_table_and_the_pictures(evaluated):
 def test_mauve_and_matches_are_measured_and_can_be_left_out(evaluated, place):
     _, report, _ = evaluated
     for row in report["rows"]:
-        # Real text is compared with as much other real text.
         assert 0 < row["measured"][0]["mauve"] <= 1
         assert row["measured"][0]["matches"]["mean"] > 0
         assert row["measured"][0]["exact"] is not None

@@ -65,6 +65,10 @@ class EvaluationConfig:
     """Sequences at a time."""
     mauve: bool = True
     """Measure MAUVE from the judge's features."""
+    mauve_reference: Literal["other", "original"] = "other"
+    """What MAUVE compares with: `other` held-out text, whose prompts no row shares, so that held-out text
+    is what a perfect sampler would score; or, as the paper, the `original` text of the prompts, which favours
+    every system and leaves the data without a value."""
     matches: bool = True
     """Find the longest match of each sample with the training set."""
     controls: bool = False
@@ -117,6 +121,33 @@ def sweep_settings(sweeps: Sequence[str]) -> list[Setting]:
     return [dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*values)]
 
 
+def draw_held_out(
+    sequences: Sequences, config: EvaluationConfig, layout: str
+) -> tuple[Texts, Texts | None]:
+    """Returns real text whose beginnings are the prompts, and the text that MAUVE compares with.
+
+    Real text and the samples of all systems begin with the same prompts. Text that shares these is
+    nearer to every system than other real text is, so it would make a sampler better than the data.
+    Against other text, held-out text and a perfect sampler have the same expected MAUVE. The second
+    text is None where too little is left.
+    """
+
+    def drawn(count: int, skip: int = 0) -> Texts:
+        texts = held_out_texts(sequences, count, config.protocol, seed=config.seed, skip=skip)
+        # A document that ends in what is given leaves nothing to generate or to measure.
+        return texts.where(texts.counted(layout).is_generated.any(1))
+
+    prompts = drawn(config.num_samples)
+    if len(prompts) < 2:
+        raise ValueError("the held-out text has no token to generate: its documents are too short")
+    if config.mauve_reference == "original":
+        return prompts, prompts.counted(layout)
+    others = min(config.num_samples, len(sequences) - config.num_samples)
+    if others < FEWEST_FOR_MAUVE:
+        return prompts, None
+    return prompts, drawn(others, config.num_samples).counted(layout)
+
+
 class Evaluation:
     """The models, the held-out text and the judge of one evaluation."""
 
@@ -165,35 +196,8 @@ class Evaluation:
             whole_documents=config.sequences == "documents",
             trained_on=trained_on,
         )
-        prompts = held_out_texts(
-            self.held_out, config.num_samples, config.protocol, seed=config.seed
-        )
-        # A document that ends in what is given leaves nothing to generate or to measure.
-        is_open = self._counted(prompts).is_generated.any(1)
-        if int(is_open.sum()) < 2:
-            raise ValueError(
-                "the held-out text has no token to generate: its documents are too short"
-            )
-        self.prompts = prompts.where(is_open)
-        self.real = self._counted(self.prompts)
-        self.other_real = self._other_real()
-
-    def _other_real(self) -> Texts | None:
-        """As much real text again, where there is so much: its MAUVE is the best to be had."""
-        config = self.config
-        if len(self.held_out) < 2 * config.num_samples:
-            return None
-        others = held_out_texts(
-            self.held_out,
-            config.num_samples,
-            config.protocol,
-            seed=config.seed,
-            skip=config.num_samples,
-        )
-        return self._counted(others)
-
-    def _counted(self, texts: Texts) -> Texts:
-        return texts.until_end() if self.run.data.layout == "documents" else texts
+        self.prompts, self.reference = draw_held_out(self.held_out, config, self.run.data.layout)
+        self.real = self.prompts.counted(self.run.data.layout)
 
     def report(
         self, settings: Sequence[Setting] = ({},), baseline_settings: Sequence[Setting] = ({},)
@@ -278,7 +282,7 @@ class Evaluation:
             system=job.system,
             settings=tuple(job.changes.items()),
             source=f"{job.run}, seed {job.seed}",
-            texts=self._counted(texts),
+            texts=texts.counted(self.run.data.layout),
             seconds=seconds,
             trained=with_source(job.model.config, self.data),
         )
@@ -290,12 +294,12 @@ class Evaluation:
         if num_tokens == 0:
             raise ValueError("one of the sets has no generated token: nothing can be measured")
         matches = self._matches(found)
-        real_features = self._features(self.real)
+        reference = None if self.reference is None else self._features(self.reference)
         rows: dict[tuple[str, Any], Row] = {}
         for each, match in zip(found, matches, strict=True):
             key = (each.system, each.settings)
             row = rows.setdefault(key, Row(each.system, dict(each.settings), []))
-            row.measured.append(self._measured(each, num_tokens, match, real_features))
+            row.measured.append(self._measured(each, num_tokens, match, reference))
         return list(rows.values())
 
     def _measured(
@@ -303,16 +307,16 @@ class Evaluation:
         samples: Samples,
         num_tokens: int,
         match: MatchSummary | None,
-        real_features: torch.Tensor | None,
+        reference: torch.Tensor | None,
     ) -> Measured:
         texts = samples.texts
         scores = score(self.judge, texts, self.tokenizer)
-        compared = self.other_real if samples.system == "data" else texts
+        # Text compared with itself would have a MAUVE of 1.
+        is_reference = self.config.mauve_reference == "original" and samples.system == "data"
+        features = None if is_reference else self._features(texts)
         similarity = None
-        if real_features is not None and compared is not None:
-            features = self._features(compared)
-            assert features is not None
-            similarity = mauve(real_features, features, seed=self.config.seed).score
+        if reference is not None and features is not None:
+            similarity = mauve(reference, features, seed=self.config.seed).score
         return Measured(
             source=samples.source,
             nll=ratio_interval(scores.nats, scores.num_tokens.double(), seed=self.config.seed),

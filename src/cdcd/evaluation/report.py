@@ -225,6 +225,11 @@ def _remarks(report: Report) -> Iterator[str]:
     )
     if not judge["disjoint"]:
         yield "The judge may know the generator's training text: its scores then reward memorising."
+    if protocol.get("mauve") and report.row("data").measured[0].mauve is None:
+        yield (
+            "MAUVE of the data is not measured: it needs 100 samples, and other held-out text that "
+            "they are compared with"
+        )
     for frontier in report.frontiers():
         at = frontier.nll_at_data_entropy
         shown = "not reached by these settings" if at is None else f"{at:.3f}"

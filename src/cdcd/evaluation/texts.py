@@ -53,6 +53,10 @@ class Texts:
         given = torch.where(is_end.any(1), is_end.long().argmax(1) + 1, length)
         return torch.where(self.is_generated.any(1), (self.is_generated * places).amax(1), given)
 
+    def counted(self, layout: str) -> "Texts":
+        """Counts what a layout holds: all of a stream, each document to its end."""
+        return self.until_end() if layout == "documents" else self
+
     def until_end(self) -> "Texts":
         """Count nothing after the end of the document: the layout of one document a sequence."""
         is_end = (self.tokens == EOS) & self.is_generated
