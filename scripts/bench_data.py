@@ -82,8 +82,8 @@ def private_memory() -> int:
 
 
 def make_tokenizer(corpus: Path, unit: str, folder: Path) -> Path:
-    from cdcd.data.readers import documents
-    from cdcd.data.tokenizers import learn_sentencepiece
+    from cdcd.data.learning import learn_sentencepiece
+    from cdcd.data.prepare.reading import documents
 
     folder.mkdir()
     learn_sentencepiece(documents(str(corpus), unit=unit), 32_000).save(folder)  # pyright: ignore[reportArgumentType]

@@ -17,17 +17,18 @@ from paths import REAL
 from rich.console import Console
 from tiny import cdcd_main, contents, silent
 
-from cdcd.data import encoding
-from cdcd.data.encoding import encode_documents, one_side_behind_the_other
-from cdcd.data.filtering import FATES, Limits
+from cdcd.data.format import SPLITS
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs, pairs_in_memory
-from cdcd.data.parallel import BuiltInPairs, ParallelDocuments, is_built_in, read_pairs
-from cdcd.data.prepare import SPLITS, PrepareConfig, prepare, splits_of
-from cdcd.data.readers import Documents
+from cdcd.data.prepare import PrepareConfig, encoding, prepare
+from cdcd.data.prepare.encoding import encode_documents, one_side_behind_the_other
+from cdcd.data.prepare.filtering import FATES, Limits
+from cdcd.data.prepare.preparation import splits_of
+from cdcd.data.prepare.reading import Documents
+from cdcd.data.prepare.reading_pairs import BuiltInPairs, ParallelDocuments, is_built_in, read_pairs
+from cdcd.data.prepare.writing import DatasetWriter
 from cdcd.data.sequences import InMemory, Sequences, Shuffled, TokenDataset
 from cdcd.data.tokenizers import ByteTokenizer, numerals_tokenizer
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.data.writing import DatasetWriter
 from cdcd.languages import numerals
 
 ENGLISH = [f"house {n} " + "la " * (n * 7919 % 13) for n in range(400)]
@@ -272,7 +273,7 @@ def test_workers_and_chunks_do_not_change_the_result(corpus, monkeypatch):
 def test_going_on_after_an_interruption(corpus, monkeypatch):
     whole = prepared(corpus, shard_tokens=2000, max_ratio=3.0)
     monkeypatch.setattr(encoding, "CHUNK", 400)
-    monkeypatch.setattr("cdcd.data.prepare.NOTE_EVERY", 1500)
+    monkeypatch.setattr("cdcd.data.prepare.preparation.NOTE_EVERY", 1500)
     append, calls = DatasetWriter.append, []
 
     def interrupted(self, *arguments):
@@ -282,7 +283,7 @@ def test_going_on_after_an_interruption(corpus, monkeypatch):
         append(self, *arguments)
 
     with monkeypatch.context() as context:
-        context.setattr("cdcd.data.writing.DatasetWriter.append", interrupted)
+        context.setattr("cdcd.data.prepare.writing.DatasetWriter.append", interrupted)
         with pytest.raises(KeyboardInterrupt):
             prepared(corpus, "other", shard_tokens=2000, max_ratio=3.0)
     assert json.loads((corpus / "other" / ".progress.json").read_text())["state"]["documents"] > 0

@@ -16,7 +16,12 @@ from cdcd.data.learning import train_sentencepiece
 from cdcd.data.order import mix
 from cdcd.data.pairs import PairDataset, pairs_in_memory
 from cdcd.data.sequences import InMemory, Shuffled
-from cdcd.data.subword_sampling import MOST_WAYS, Resegmented
+from cdcd.data.subword_sampling import (
+    MAX_WAYS,
+    SubwordSampledPairs,
+    SubwordSampler,
+    ways_to_split,
+)
 from cdcd.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, numerals_tokenizer
 from cdcd.data.vocabulary import EOS, PAD, UNKNOWN
 from cdcd.languages import numerals
@@ -47,14 +52,14 @@ def padded(texts, tokenizer, length=LENGTH):
     return torch.tensor([row + [PAD] * (length - len(row)) for row in rows])
 
 
-def resegmented(alpha=0.2, length=LENGTH, texts=TEXTS):
-    return Resegmented(InMemory(padded(texts, pieces(), length)), pieces(), alpha)
+def sampler(alpha=0.2, length=LENGTH, texts=TEXTS):
+    return SubwordSampler(InMemory(padded(texts, pieces(), length)), pieces(), alpha)
 
 
 def drawn(sequences, indices, seed=0):
     indices = np.asarray(indices)
     keys = mix(np.arange(len(indices), dtype=np.uint64) + np.uint64(seed * 100_003))
-    return sequences.varied(indices, keys)
+    return sequences.draw(indices, keys)
 
 
 def all_ways(text):
@@ -78,7 +83,7 @@ def all_ways(text):
 
 
 def ways_of(text):
-    return pieces().ways_to_split(pieces().encode(text), MOST_WAYS)
+    return ways_to_split(pieces(), pieces().encode(text))
 
 
 # The ways
@@ -89,8 +94,8 @@ def test_ways_are_the_likeliest_of_all(word):
     found, log_p = ways_of(word)
     wanted = all_ways(word)
     assert len(wanted) > 1
-    assert len(found) == min(MOST_WAYS, len(wanted))
-    np.testing.assert_allclose(sorted(log_p)[::-1], [p for _, p in wanted[:MOST_WAYS]], rtol=1e-5)
+    assert len(found) == min(MAX_WAYS, len(wanted))
+    np.testing.assert_allclose(sorted(log_p)[::-1], [p for _, p in wanted[:MAX_WAYS]], rtol=1e-5)
     exact = {tuple(way): p for way, p in wanted}
     for way, p in zip(found, log_p, strict=True):
         assert exact[tuple(way)] == pytest.approx(p)
@@ -98,17 +103,17 @@ def test_ways_are_the_likeliest_of_all(word):
 
 
 def test_some_words_have_more_ways_than_are_drawn_from():
-    assert len(all_ways(" dreiundzwanzig")) > MOST_WAYS > len(all_ways(" im"))
+    assert len(all_ways(" dreiundzwanzig")) > MAX_WAYS > len(all_ways(" im"))
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
 @pytest.mark.parametrize("word", [" Hund", " zwanzig", " dreiundzwanzig"])
 def test_each_way_comes_as_often_as_it_is_likely(word, alpha):
     # One word in 20,000 sequences: a mean is off by four standard errors once in 16,000 times.
-    sequences = resegmented(alpha, texts=[word])
+    sequences = sampler(alpha, texts=[word])
     count = 20_000
     rows = drawn(sequences, np.zeros(count, np.int64)).tolist()
-    weights = {tuple(way): math.exp(alpha * p) for way, p in all_ways(word)[:MOST_WAYS]}
+    weights = {tuple(way): math.exp(alpha * p) for way, p in all_ways(word)[:MAX_WAYS]}
     total = sum(weights.values())
     seen = dict.fromkeys(weights, 0)
     for row in rows:
@@ -120,7 +125,7 @@ def test_each_way_comes_as_often_as_it_is_likely(word, alpha):
 
 def test_words_are_drawn_by_themselves():
     # How the first word is split says nothing about how the same word is split later.
-    rows = drawn(resegmented(0.2, texts=[" zwanzig zwanzig"]), np.zeros(20_000, np.int64)).tolist()
+    rows = drawn(sampler(0.2, texts=[" zwanzig zwanzig"]), np.zeros(20_000, np.int64)).tolist()
     likeliest = pieces().encode(" zwanzig")
     p_first = np.mean([row[: len(likeliest)] == likeliest for row in rows])
     both = np.mean([row[: 2 * len(likeliest) + 1] == [*likeliest, *likeliest, EOS] for row in rows])
@@ -132,12 +137,12 @@ def test_words_are_drawn_by_themselves():
 
 
 def test_texts_stay_the_same():
-    sequences = resegmented()
+    sequences = sampler()
     changed = 0
     for seed in range(20):
         rows = drawn(sequences, range(len(TEXTS)), seed)
         assert rows.shape == (len(TEXTS), LENGTH)
-        assert rows.dtype == sequences.rows(np.arange(1)).dtype
+        assert rows.dtype == torch.int64
         for row, text in zip(rows.tolist(), TEXTS, strict=True):
             end = row.index(EOS)
             assert set(row[end + 1 :]) <= {PAD}
@@ -152,14 +157,15 @@ def test_bytes_stay_bytes():
     snowman = pieces().encode("☃")
     assert len(snowman) == 3
     for seed in range(20):
-        found = drawn(resegmented(), [row], seed)[0].tolist()
+        found = drawn(sampler(), [row], seed)[0].tolist()
         assert found[:3] == snowman
 
 
 def test_rows_by_their_numbers_are_as_they_were():
-    sequences = resegmented()
-    assert torch.equal(sequences.rows(np.arange(len(TEXTS))), padded(TEXTS, pieces()))
-    assert (len(sequences), sequences.length) == (len(TEXTS), LENGTH)
+    pairs = SubwordSampledPairs(small_pairs(), pieces(), 0.2)
+    rows = pairs.rows(np.arange(len(TEXTS)))
+    assert torch.equal(rows[:, :LENGTH], padded(TEXTS, pieces()))
+    assert (len(pairs), pairs.length) == (len(TEXTS), LENGTH + 96)
 
 
 def test_what_would_not_fit_stays():
@@ -167,7 +173,7 @@ def test_what_would_not_fit_stays():
     size = int((plain != PAD).sum())
     seen = set()
     for seed in range(50):
-        row = drawn(resegmented(length=size + 2, texts=TEXTS[:1]), [0], seed)[0]
+        row = drawn(sampler(length=size + 2, texts=TEXTS[:1]), [0], seed)[0]
         seen.add(int((row != PAD).sum()))
         assert pieces().decode(row.tolist()) == TEXTS[0]
     assert max(seen) <= size + 2
@@ -175,10 +181,10 @@ def test_what_would_not_fit_stays():
 
 
 def test_a_row_does_not_depend_on_its_batch():
-    sequences, keys = resegmented(), mix(np.arange(len(TEXTS), dtype=np.uint64))
-    together = sequences.varied(np.arange(len(TEXTS)), keys)
+    sequences, keys = sampler(), mix(np.arange(len(TEXTS), dtype=np.uint64))
+    together = sequences.draw(np.arange(len(TEXTS)), keys)
     for row in range(len(TEXTS)):
-        alone = sequences.varied(np.array([row]), keys[row : row + 1])
+        alone = sequences.draw(np.array([row]), keys[row : row + 1])
         assert torch.equal(alone[0], together[row])
 
 
@@ -194,7 +200,7 @@ def small_pairs(texts=TEXTS):
 
 def test_sources_vary_and_targets_do_not():
     pairs = small_pairs()
-    shuffled = Shuffled(pairs.resegmented(pieces(), 0.2), batch_size=len(TEXTS), seed=3)
+    shuffled = Shuffled(SubwordSampledPairs(pairs, pieces(), 0.2), batch_size=len(TEXTS), seed=3)
     plain = Shuffled(pairs, batch_size=len(TEXTS), seed=3)
     epochs = [shuffled.batch(step) for step in range(6)]
     for step, batch in enumerate(epochs):
@@ -208,7 +214,7 @@ def test_sources_vary_and_targets_do_not():
 
 def test_batches_are_a_function_of_seed_step_and_rank():
     def batches(seed=3):
-        varied = small_pairs().resegmented(pieces(), 0.2)
+        varied = SubwordSampledPairs(small_pairs(), pieces(), 0.2)
         return Shuffled(varied, batch_size=6, seed=seed)
 
     assert torch.equal(batches().batch(5), batches().batch(5))
@@ -219,7 +225,7 @@ def test_batches_are_a_function_of_seed_step_and_rank():
 
 def test_more_pieces_where_alpha_is_small():
     def mean_size(alpha):
-        rows = drawn(resegmented(alpha), np.arange(len(TEXTS)).repeat(50))
+        rows = drawn(sampler(alpha), np.arange(len(TEXTS)).repeat(50))
         return float((rows != PAD).sum(1).double().mean())
 
     plain = float((padded(TEXTS, pieces()) != PAD).sum(1).double().mean())
@@ -239,7 +245,7 @@ def bpe():
 def test_other_vocabularies_are_refused(tokenizer):
     pairs = PairDataset(InMemory(torch.zeros(1, 4).long()), InMemory(torch.zeros(1, 4).long()))
     with pytest.raises(ValueError, match=r"unigram .* --data.subword-sampling 0"):
-        pairs.resegmented(tokenizer, 0.2)
+        SubwordSampledPairs(pairs, tokenizer, 0.2)
 
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.5, math.nan])

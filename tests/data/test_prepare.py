@@ -16,9 +16,10 @@ import pytest
 from rich.console import Console
 from tiny import contents, silent
 
-from cdcd.data import encoding
-from cdcd.data.encoding import chunks, encode_documents
-from cdcd.data.prepare import SPLITS, PrepareConfig, prepare, splits_of
+from cdcd.data.format import SPLITS
+from cdcd.data.prepare import PrepareConfig, encoding, prepare
+from cdcd.data.prepare.encoding import chunks, encode_documents
+from cdcd.data.prepare.preparation import splits_of
 from cdcd.data.sequences import TokenDataset
 from cdcd.data.tokenizers import ByteTokenizer, SymbolTokenizer, tokenizer_hash
 from cdcd.data.vocabulary import EOS, UNKNOWN
@@ -231,7 +232,7 @@ import signal, sys, time
 from pathlib import Path
 # Tests that run in the background inherit that Ctrl-C is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from cdcd.data import encoding, prepare as preparing
+from cdcd.data.prepare import encoding, preparation as preparing
 encoding.CHUNK, preparing.NOTE_EVERY = 300, 2000
 write = preparing._Preparation._write
 def slowly(self, encoded, split):
@@ -294,9 +295,9 @@ def unfinished(corpus, tmp_path, monkeypatch):
     """A data set that was interrupted after its first notes."""
     out = tmp_path / "set"
     monkeypatch.setattr(encoding, "CHUNK", 300)
-    monkeypatch.setattr("cdcd.data.prepare.NOTE_EVERY", 1000)
+    monkeypatch.setattr("cdcd.data.prepare.preparation.NOTE_EVERY", 1000)
     with monkeypatch.context() as context:
-        context.setattr("cdcd.data.prepare._Preparation._finish", interrupt)
+        context.setattr("cdcd.data.prepare.preparation._Preparation._finish", interrupt)
         with pytest.raises(KeyboardInterrupt):
             prepared(corpus, out)
     return out
@@ -307,7 +308,7 @@ def interrupt(_):
 
 
 def test_going_on_does_not_tokenise_again(unfinished, corpus, monkeypatch):
-    monkeypatch.setattr("cdcd.data.encoding.encode_documents", interrupt)
+    monkeypatch.setattr("cdcd.data.prepare.encoding.encode_documents", interrupt)
     prepared(corpus, unfinished)
 
 
@@ -424,7 +425,7 @@ def die(_):
 
 
 def test_a_worker_that_dies(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("cdcd.data.encoding._encode_chunk", die)
+    monkeypatch.setattr("cdcd.data.prepare.encoding._encode_chunk", die)
     with pytest.raises(ValueError, match=r"one of 2 processes died.*fewer workers"):
         prepared(corpus, tmp_path / "set", workers=2)
 

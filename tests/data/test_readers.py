@@ -12,7 +12,7 @@ import urllib.error
 import pytest
 
 from cdcd.data.corpus import read_documents
-from cdcd.data.readers import Documents, documents
+from cdcd.data.prepare.reading import Documents, documents
 
 TEXT = "= A =\nfirst café\n\n\n= B =\nsecond\n"
 
@@ -113,7 +113,7 @@ def test_reading_does_not_hold_the_file(tmp_path):
             buffer[:2] = b"a\n"
             return 2
 
-    from cdcd.data.readers import UNITS, _Lines
+    from cdcd.data.prepare.reading import UNITS, _Lines
 
     lines = _Lines(tmp_path, io.BufferedReader(Endless()), "", "strict")
     assert next(UNITS["line"](lines)) == "a"

@@ -10,16 +10,18 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.data.learning import sample_stretches
+from cdcd.data.learning import (
+    learn_sentencepiece,
+    learn_symbols,
+    learn_tokenizer,
+    learn_words,
+    sample_stretches,
+)
 from cdcd.data.tokenizers import (
     ByteTokenizer,
     SentencePieceTokenizer,
     SymbolTokenizer,
     WordTokenizer,
-    learn_sentencepiece,
-    learn_symbols,
-    learn_tokenizer,
-    learn_words,
     load_tokenizer,
     token_dtype,
     tokenizer_hash,

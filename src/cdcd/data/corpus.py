@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cdcd.data.readers import Documents
+from cdcd.data.learning import learn_tokenizer
+from cdcd.data.prepare.reading import Documents
 from cdcd.data.sequences import Shuffled as Shuffled
-from cdcd.data.tokenizers import Tokenizer, WordTokenizer, learn_tokenizer
+from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.languages import tales
 from cdcd.languages.markov import markov_chain

@@ -1,28 +1,82 @@
-"""Learning the pieces of SentencePiece from a stream of documents, in bounded memory."""
+"""Learning a vocabulary from a stream of documents, in bounded memory."""
 
 import heapq
 import io
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from cdcd.data.tokenizers import COVERAGE, LARGE, UNDECODABLE
+from cdcd.data.tokenizers import (
+    UNDECODABLE,
+    ByteTokenizer,
+    SentencePieceTokenizer,
+    SymbolTokenizer,
+    Tokenizer,
+    WordTokenizer,
+)
 from cdcd.data.vocabulary import EOS, PAD, SPECIALS, UNKNOWN
+from cdcd.settings import unknown
+
+STRETCH = 1 << 16
+"""Characters of a document that SentencePiece reads at once; it would leave out what is too long."""
+LARGE = 1_000_000
+"""Characters of a corpus whose rarest characters are left to their bytes."""
+COVERAGE = 0.9995
+"""Share of the characters of a large corpus that become pieces."""
+
+
+def learn_tokenizer(
+    name: str, documents: Iterable[str], vocab_size: int, **options: Any
+) -> Tokenizer:
+    """Learns a tokenizer, one of `LEARNERS`, from a corpus."""
+    if name not in LEARNERS:
+        raise unknown("tokenizer", name, LEARNERS)
+    return LEARNERS[name](documents, vocab_size, **options)
+
+
+def learn_words(documents: Iterable[str], vocab_size: int) -> WordTokenizer:
+    """Learns the most frequent words of a corpus."""
+    return WordTokenizer(_most_frequent(map(WordTokenizer.split, documents), vocab_size))
+
+
+def learn_symbols(documents: Iterable[str], vocab_size: int) -> SymbolTokenizer:
+    """Learns the most frequent symbols of a corpus."""
+    return SymbolTokenizer(_most_frequent(map(SymbolTokenizer.split, documents), vocab_size))
+
+
+def _most_frequent(documents: Iterable[Sequence[str]], vocab_size: int) -> list[str]:
+    if vocab_size <= len(SPECIALS):
+        raise ValueError(f"vocab_size is {vocab_size}, it must be above {len(SPECIALS)}")
+    counts = Counter(word for words in documents for word in words)
+    known = (word for word in counts if not UNDECODABLE.search(word) and word not in SPECIALS)
+    return sorted(known, key=lambda word: (-counts[word], word))[: vocab_size - len(SPECIALS)]
+
+
+def learn_sentencepiece(
+    documents: Iterable[str], vocab_size: int, *, num_bytes: int = 50_000_000, seed: int = 0
+) -> SentencePieceTokenizer:
+    """Learns unigram pieces from at most `num_bytes` of a corpus, sampled evenly.
+
+    A small corpus gives fewer than `vocab_size`. Each of its characters becomes a piece; the rare
+    ones of a large corpus are left to their bytes.
+    """
+    stretches = sample_stretches(documents, num_bytes=num_bytes, stretch=STRETCH, seed=seed)
+    return SentencePieceTokenizer(train_sentencepiece(stretches, vocab_size))
 
 
 def sample_stretches(
     documents: Iterable[str], *, num_bytes: int, stretch: int, seed: int
 ) -> list[str]:
-    """At most `num_bytes` of a corpus in its order, each stretch of text as likely as any other.
+    """Returns at most `num_bytes` of a corpus in its order, each stretch as likely as any other.
 
-    Every stretch draws a number, and those with the smallest are kept: one pass, whatever the size.
+    Every stretch draws a number, and the smallest numbers are kept: one pass over any corpus.
     """
     rng = random.Random(seed)
     heap: list[tuple[float, int, str]] = []
     total = 0
-    for place, text in enumerate(_stretches(documents, stretch)):
-        drawn = -rng.random()
-        heapq.heappush(heap, (drawn, place, text))
+    for index, text in enumerate(_stretches(documents, stretch)):
+        heapq.heappush(heap, (-rng.random(), index, text))
         total += len(text.encode("utf-8"))
         while total > num_bytes and len(heap) > 1:
             total -= len(heapq.heappop(heap)[2].encode("utf-8"))
@@ -30,14 +84,13 @@ def sample_stretches(
 
 
 def _stretches(documents: Iterable[str], stretch: int) -> Iterator[str]:
-    """Documents in stretches that SentencePiece takes: it leaves out what is too long."""
     for text in documents:
         text = UNDECODABLE.sub("", text)
         yield from (text[start : start + stretch] for start in range(0, len(text), stretch))
 
 
 def train_sentencepiece(stretches: list[str], vocab_size: int) -> bytes:
-    """The model of SentencePiece for these stretches of text."""
+    """Returns the SentencePiece model that is learnt from these stretches of text."""
     import sentencepiece
 
     counts = Counter[str]()
@@ -74,7 +127,7 @@ def train_sentencepiece(stretches: list[str], vocab_size: int) -> bytes:
 
 
 def _covered(counts: Counter[str], coverage: float) -> set[str]:
-    """The most frequent characters that together make up this share of the text."""
+    """Returns the most frequent characters that together cover this share of the text."""
     covered: set[str] = set()
     needed = coverage * counts.total()
     for character, count in counts.most_common():
@@ -83,3 +136,11 @@ def _covered(counts: Counter[str], coverage: float) -> set[str]:
         covered.add(character)
         needed -= count
     return covered
+
+
+LEARNERS: dict[str, Callable[..., Tokenizer]] = {
+    "sentencepiece": learn_sentencepiece,
+    "words": learn_words,
+    "symbols": learn_symbols,
+    "bytes": lambda documents, vocab_size: ByteTokenizer(),
+}

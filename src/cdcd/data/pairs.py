@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, Int64, UInt64
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from cdcd.data.format import DESCRIPTION, PROGRESS, SIDES
-from cdcd.data.parallel import Pair
 from cdcd.data.sequences import Indices, InMemory, Sequences, TokenDataset
-from cdcd.data.subword_sampling import Resegmented
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_hash
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.files import file_hash, read_json
@@ -50,26 +48,13 @@ class PairDataset:
     def rows(self, indices: Indices) -> Int[Tensor, "rows length"]:
         return torch.cat([self.sources.rows(indices), self.targets.rows(indices)], dim=1)
 
-    def resegmented(self, tokenizer: Tokenizer, alpha: float) -> "VariedPairs":
-        """The same pairs, with the words of sources split anew in every epoch."""
-        sources = Resegmented(self.sources, tokenizer, alpha)
-        return VariedPairs(sources, self.targets, num_dropped=self.num_dropped)
-
-
-class VariedPairs(PairDataset):
-    """Pairs whose sources are spelt anew in every epoch."""
-
-    sources: Resegmented
-
-    def varied(
-        self, indices: Int64[np.ndarray, " rows"], drawn: UInt64[np.ndarray, " rows"]
-    ) -> Int[Tensor, "rows length"]:
-        sources = self.sources.varied(indices, drawn)
-        return torch.cat([sources, self.targets.rows(indices)], dim=1)
-
 
 def pairs_in_memory(
-    pairs: Iterable[Pair], tokenizer: Tokenizer, *, source_length: int, target_length: int
+    pairs: Iterable[tuple[str, str]],
+    tokenizer: Tokenizer,
+    *,
+    source_length: int,
+    target_length: int,
 ) -> PairDataset:
     """Pairs of texts, tokenised here and now."""
     encoded = [tuple([*tokenizer.encode(text), EOS] for text in pair) for pair in pairs]
@@ -159,7 +144,7 @@ class PreparedPairs:
         self.source.verify()
         self.target.verify()
 
-    def texts(self, split: str, index: int) -> Pair:
+    def texts(self, split: str, index: int) -> tuple[str, str]:
         """A pair as it was written, where the tokenizer is lossless."""
         source, target = (
             self.tokenizer.decode(side.document(split, index).tolist())

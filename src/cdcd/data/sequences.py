@@ -40,10 +40,10 @@ class Sequences(Protocol):
 class Varied(Sequences, Protocol):
     """Sequences that look different in every epoch."""
 
-    def varied(
-        self, indices: Int64[np.ndarray, " rows"], drawn: UInt64[np.ndarray, " rows"]
+    def varied_rows(
+        self, indices: Int64[np.ndarray, " rows"], bits: UInt64[np.ndarray, " rows"]
     ) -> Int[Tensor, "rows length"]:
-        """These sequences, each as its own 64 random bits say."""
+        """Returns these sequences, each varied by its own 64 random bits."""
         ...
 
 
@@ -91,7 +91,7 @@ class Shuffled:
         indices = self.order(positions)
         if isinstance(self.sequences, Varied):
             key = keys_for(self.seed, "variation", count=1)
-            return self.sequences.varied(indices, mix(mix(positions.astype(np.uint64)) ^ key))
+            return self.sequences.varied_rows(indices, mix(mix(positions.astype(np.uint64)) ^ key))
         return self.sequences.rows(indices)
 
     def order(self, positions: Int64[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:

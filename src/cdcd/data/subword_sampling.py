@@ -1,9 +1,9 @@
-"""Other ways to split words into pieces: subword regularisation (Kudo, 2018).
+"""Subword regularisation (Kudo, 2018): the words of a source are split into other pieces every epoch.
 
-A unigram vocabulary gives each way to spell a word with its pieces a probability; the likeliest is what
-a tokenizer makes. Drawn anew in every epoch, they are as many sources for one target: a model that has
-few pairs and sees them often learns them by heart later. Pieces do not reach over spaces, so each word
-is drawn by itself.
+A unigram vocabulary gives each way to spell a word with its pieces a probability; a tokenizer takes
+the likeliest way. Drawing one instead makes many sources for one target, so a model that sees few
+pairs often learns them by heart later. Pieces do not reach over spaces, so each word is drawn by
+itself. Draws are a function of (seed, epoch, pair, position of the word).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,128 +16,135 @@ from jaxtyping import Float64, Int, Int64, UInt64
 from torch import Tensor
 
 from cdcd.data.order import mix
-from cdcd.data.sequences import Indices, Sequences
+from cdcd.data.pairs import PairDataset
+from cdcd.data.sequences import Sequences
 from cdcd.data.tokenizers import SentencePieceTokenizer, Tokenizer
 from cdcd.data.vocabulary import EOS, PAD
 
-MOST_WAYS = 16
+MAX_WAYS = 16
 """Ways to split a word that are drawn from, the likeliest."""
 BLOCK = 1 << 14
 
 
-class Resegmented:
-    """Sequences whose words are split anew in every epoch; by their numbers they are as they were."""
+class SubwordSampledPairs(PairDataset):
+    """Pairs whose sources are split anew in every epoch; `rows` returns them as they were."""
+
+    def __init__(self, pairs: PairDataset, tokenizer: Tokenizer, alpha: float) -> None:
+        super().__init__(pairs.sources, pairs.targets, num_dropped=pairs.num_dropped)
+        self._sampler = SubwordSampler(pairs.sources, tokenizer, alpha)
+
+    def varied_rows(
+        self, indices: Int64[np.ndarray, " rows"], bits: UInt64[np.ndarray, " rows"]
+    ) -> Int[Tensor, "rows length"]:
+        """Returns these pairs with the words of each source split by its own 64 random bits."""
+        return torch.cat([self._sampler.draw(indices, bits), self.targets.rows(indices)], dim=1)
+
+
+class SubwordSampler:
+    """The words of sequences, and the ways to split each word."""
 
     def __init__(self, sequences: Sequences, tokenizer: Tokenizer, alpha: float) -> None:
-        if not (isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.is_unigram):
+        if not (isinstance(tokenizer, SentencePieceTokenizer) and _is_unigram(tokenizer)):
             raise ValueError(
                 "data.subword_sampling needs a unigram vocabulary of SentencePiece, which this is not: "
                 "turn it off with --data.subword-sampling 0"
             )
-        self.sequences = sequences
+        self.length = sequences.length
         numbers: dict[tuple[int, ...], int] = {}
-        words, counts = [], []
-        for found in _words(sequences, tokenizer):
-            counts.append(len(found))
-            words += [numbers.setdefault(word, len(numbers)) for word in found]
-        self.words: Int64[np.ndarray, " words"] = np.array(words, np.int64)
-        self.starts: Int64[np.ndarray, " rows_and_one"] = np.concatenate([[0], np.cumsum(counts)])
-        self.ways = _Ways.of(list(numbers), tokenizer, alpha)
+        self._words = _Ragged.of(
+            [numbers.setdefault(word, len(numbers)) for word in words]
+            for words in _split_into_words(sequences, tokenizer)
+        )
+        ways: list[list[int]] = []
+        self._original: Int64[np.ndarray, " words"] = np.zeros(len(numbers), np.int64)
+        cumulative = []
+        for word, number in numbers.items():
+            self._original[number] = len(ways)
+            splits, log_p = ways_to_split(tokenizer, list(word))
+            p = np.exp(alpha * (np.array(log_p) - max(log_p))).cumsum()
+            cumulative.append(number + p / p[-1])
+            ways += splits
+        self._ways = _Ragged.of(ways)
+        # For each way, the number of its word plus the probability of the ways up to this one.
+        self._cumulative: Float64[np.ndarray, " ways"] = np.concatenate(cumulative)
 
-    @property
-    def length(self) -> int:
-        return self.sequences.length
-
-    def __len__(self) -> int:
-        return len(self.sequences)
-
-    def rows(self, indices: Indices) -> Int[Tensor, "rows length"]:
-        return self.sequences.rows(indices)
-
-    def varied(
-        self, indices: Int64[np.ndarray, " rows"], drawn: UInt64[np.ndarray, " rows"]
+    def draw(
+        self, indices: Int64[np.ndarray, " rows"], bits: UInt64[np.ndarray, " rows"]
     ) -> Int[Tensor, "rows length"]:
-        """These sequences with words split as `drawn` says; as they were, where that would not fit."""
-        counts = self.starts[indices + 1] - self.starts[indices]
-        row, place = _places(counts)
-        words = self.words[self.starts[indices][row] + place]
-        u = (mix(drawn[row] + place.astype(np.uint64)) >> np.uint64(11)) * 2.0**-53
-        way = self.ways.draw(words, u)
-        size = np.bincount(row, self.ways.sizes[way], minlength=len(indices))
-        way = np.where(size[row] > self.length, self.ways.first[words], way)
-        pieces = self.ways.pieces_of(way)
-        size = np.bincount(row, self.ways.sizes[way], minlength=len(indices)).astype(np.int64)
-        found = np.full((len(indices), self.length), PAD, np.int64)
-        found[_places(size)] = pieces
-        return torch.from_numpy(found)
+        """Returns these sequences with words split by `bits`; as they were, where that would not fit."""
+        row, position, words = self._words.take(indices)
+        u = (mix(bits[row] + position.astype(np.uint64)) >> np.uint64(11)) * 2.0**-53
+        # A sum can round up to the number of the next word.
+        below = np.minimum(words + u, np.nextafter(words + 1.0, 0.0))
+        way = np.searchsorted(self._cumulative, below, side="right")
+        sizes = np.bincount(row, self._ways.sizes[way], minlength=len(indices))
+        way = np.where(sizes[row] > self.length, self._original[words], way)
+        word, _, pieces = self._ways.take(way)
+        rows: Int64[np.ndarray, "rows length"] = np.full((len(indices), self.length), PAD, np.int64)
+        rows[row[word], _positions(np.bincount(row[word], minlength=len(indices)))] = pieces
+        return torch.from_numpy(rows)
 
 
-def _places(counts: Int64[np.ndarray, " rows"]) -> tuple[np.ndarray, np.ndarray]:
-    """The row and the place in it, of so many things in each row, one row after another."""
-    row = np.repeat(np.arange(len(counts)), counts)
-    before = np.cumsum(counts) - counts
-    return row, np.arange(len(row)) - before[row]
+def ways_to_split(
+    tokenizer: SentencePieceTokenizer, word: list[int]
+) -> tuple[list[list[int]], list[float]]:
+    """Returns the likeliest ways to spell the text of these tokens and their ln p, these tokens first."""
+    ways: list[list[int]] = tokenizer.processor.nbest_encode(
+        tokenizer.decode(word), nbest_size=MAX_WAYS
+    )
+    if word not in ways:  # bytes, or a text that is spelt in another way
+        return [word], [0.0]
+    ways.sort(key=lambda way: way != word)
+    return ways, [sum(map(tokenizer.processor.get_score, way)) for way in ways]
 
 
-def _words(
+def _is_unigram(tokenizer: SentencePieceTokenizer) -> bool:
+    try:
+        tokenizer.processor.nbest_encode("", nbest_size=1)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _split_into_words(
     sequences: Sequences, tokenizer: SentencePieceTokenizer
 ) -> Iterator[list[tuple[int, ...]]]:
-    """The tokens of each sequence, word by word; its end is a word."""
-    begins = np.array(
-        [tokenizer.piece(token).startswith("▁") for token in range(tokenizer.vocab_size)]
-    )
+    """Yields the tokens of each sequence, word by word; its end is a word."""
+    begins = np.array([tokenizer.piece(i).startswith("▁") for i in range(tokenizer.vocab_size)])
     begins[EOS] = True
     for first in range(0, len(sequences), BLOCK):
         for row in sequences.rows(np.arange(first, min(first + BLOCK, len(sequences)))).numpy():
             tokens = row[row != PAD]
             cuts = np.flatnonzero(begins[tokens[1:]]) + 1
-            bounds = [0, *cuts.tolist(), len(tokens)]
-            listed = tokens.tolist()
-            yield [tuple(listed[a:b]) for a, b in pairwise(bounds)]
+            bounds = pairwise([0, *cuts.tolist(), len(tokens)])
+            yield [tuple(tokens[a:b].tolist()) for a, b in bounds]
 
 
 @dataclass(frozen=True)
-class _Ways:
-    """The ways to split each word, those of one word behind those of another, and their pieces."""
+class _Ragged:
+    """Lists of different sizes, one after another."""
 
-    first: Int64[np.ndarray, " words"]
-    """The way in which a word came."""
-    cumulative: Float64[np.ndarray, " ways"]
-    """The number of the word, and the probability of its ways up to this one."""
-    sizes: Int64[np.ndarray, " ways"]
-    starts: Int64[np.ndarray, " ways"]
-    pieces: Int64[np.ndarray, " pieces"]
+    sizes: Int64[np.ndarray, " lists"]
+    starts: Int64[np.ndarray, " lists"]
+    values: Int64[np.ndarray, " values"]
 
     @classmethod
-    def of(
-        cls, words: Sequence[tuple[int, ...]], tokenizer: SentencePieceTokenizer, alpha: float
-    ) -> "_Ways":
-        ways: list[list[int]] = []
-        counts, cumulative = [], []
-        for number, word in enumerate(words):
-            found, log_p = tokenizer.ways_to_split(list(word), MOST_WAYS)
-            p = np.exp(alpha * (np.array(log_p) - max(log_p))).cumsum()
-            cumulative.append(number + p / p[-1])
-            counts.append(len(found))
-            ways += found
-        sizes = np.array([len(way) for way in ways], np.int64)
-        return cls(
-            first=np.cumsum(counts) - counts,
-            cumulative=np.concatenate(cumulative),
-            sizes=sizes,
-            starts=np.cumsum(sizes) - sizes,
-            pieces=np.array([piece for way in ways for piece in way], np.int64),
-        )
+    def of(cls, lists: Iterator[list[int]] | Sequence[list[int]]) -> "_Ragged":
+        sizes, values = [], []
+        for each in lists:
+            sizes.append(len(each))
+            values += each
+        starts = np.cumsum([0, *sizes[:-1]])
+        return cls(np.array(sizes, np.int64), starts, np.array(values, np.int64))
 
-    def draw(
-        self, words: Int64[np.ndarray, " n"], u: Float64[np.ndarray, " n"]
-    ) -> Int64[np.ndarray, " n"]:
-        """A way for each word, by uniform u."""
-        # A sum can round up to the next word's number.
-        below = np.nextafter(words + 1.0, 0.0)
-        return np.searchsorted(self.cumulative, np.minimum(words + u, below), side="right")
+    def take(self, indices: Int64[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns, for each value of these lists, which of them holds it, its position there, and it."""
+        sizes = self.sizes[indices]
+        row, position = np.repeat(np.arange(len(indices)), sizes), _positions(sizes)
+        return row, position, self.values[self.starts[indices][row] + position]
 
-    def pieces_of(self, ways: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " pieces"]:
-        """The pieces of these ways, one after another."""
-        number, place = _places(self.sizes[ways])
-        return self.pieces[self.starts[ways][number] + place]
+
+def _positions(sizes: Int64[np.ndarray, " lists"]) -> Int64[np.ndarray, " values"]:
+    """Returns 0, 1, 2, … for each list, one list after another."""
+    starts = np.cumsum(sizes) - sizes
+    return np.arange(sizes.sum()) - np.repeat(starts, sizes)

@@ -7,15 +7,14 @@
 * `ByteTokenizer` takes the bytes as they are: molecules, or text in any encoding.
 
 Bytes that are not UTF-8 are lone surrogates in a `str` (PEP 383). Pieces and bytes keep them, words
-and symbols make them unknown. `decode` shows them as U+FFFD unless errors="surrogateescape" asks for
-them back.
+and symbols make them unknown. `decode` replaces them by U+FFFD unless errors="surrogateescape" asks
+for them back. `learning` learns vocabularies.
 """
 
 import difflib
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -27,11 +26,6 @@ from jaxtyping import UInt
 from cdcd.data.vocabulary import EOS, PAD, SPECIALS, UNKNOWN
 from cdcd.languages import numerals
 from cdcd.languages.words import GLUE, join_words, split_words
-from cdcd.settings import unknown
-
-STRETCH = 1 << 16
-LARGE = 1_000_000
-COVERAGE = 0.9995
 
 UNDECODABLE = re.compile("[\udc80-\udcff]")
 # SentencePiece takes the character ▁ for a space, and refuses what is not UTF-8.
@@ -40,7 +34,7 @@ BYTE_WISE = re.compile("([\udc80-\udcff▁]+)")
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What every tokenizer can do."""
+    """The interface of every tokenizer."""
 
     kind: ClassVar[str]
 
@@ -48,32 +42,32 @@ class Tokenizer(Protocol):
     def vocab_size(self) -> int: ...
     @property
     def content(self) -> bytes:
-        """What is saved; the tokenizer is a function of it."""
+        """The content of the tokenizer's file; the tokenizer is a function of it."""
         ...
 
     def encode(self, text: str, *, strict: bool = False) -> list[int]:
-        """Tokens of a text. Strict: an unknown word is an error instead of the unknown token."""
+        """Returns the tokens of a text; where `strict`, an unknown word raises an error."""
         ...
 
     def encode_array(self, text: str) -> UInt[np.ndarray, " tokens"]:
-        """The same, not strict, as an array of `token_dtype`: for whole corpora."""
+        """Returns the tokens as an array of `token_dtype`, for whole corpora."""
         ...
 
     def decode(self, tokens: Sequence[int], *, errors: str = "replace") -> str: ...
     def piece(self, token: int) -> str:
-        """One token as a person would read it."""
+        """Returns one token as a person would read it."""
         ...
 
     def save(self, folder: Path) -> None: ...
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """The smallest type for tokens on disk: little-endian, unsigned."""
+    """Returns the smallest type for tokens on disk: little-endian, unsigned."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text has no bytes that are not UTF-8."""
+    """Returns whether a text has no bytes that are not UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -82,7 +76,7 @@ def is_utf8(text: str) -> bool:
 
 
 def tokenizer_hash(tokenizer: Tokenizer) -> str:
-    """SHA-256 of what the tokenizer saves: equal if and only if it gives the same tokens."""
+    """Returns a SHA-256 that is equal if and only if the tokenizer gives the same tokens."""
     return hashlib.sha256(tokenizer.content).hexdigest()
 
 
@@ -94,7 +88,7 @@ class WordTokenizer:
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = (*SPECIALS, *words)
-        # Without the specials: "<eos>" in a text is no end of it.
+        # Without the specials: "<eos>" in a text does not end it.
         self.index = {word: token for token, word in enumerate(words, start=len(SPECIALS))}
         if len({*self.words}) != len(self.words):
             raise ValueError(f"the {self.noun}s of a {type(self).__name__} must be distinct")
@@ -108,7 +102,7 @@ class WordTokenizer:
         return join_words(words)
 
     def pieces(self, text: str) -> list[str]:
-        """What a text is made of, in the list or not."""
+        """Returns the words of a text, in the list or not."""
         return self.split(text)
 
     @property
@@ -222,17 +216,17 @@ class SentencePieceTokenizer:
     def __init__(self, model: bytes) -> None:
         import sentencepiece
 
-        self.model = model
+        self.content = model
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._check_specials()
         self._byte_tokens = self.processor.piece_to_id([f"<0x{byte:02X}>" for byte in range(256)])
 
     def _check_specials(self) -> None:
-        found = (self.processor.pad_id(), self.processor.eos_id(), self.processor.unk_id())
-        if found != (PAD, EOS, UNKNOWN):
+        pad, eos, unk = self.processor.pad_id(), self.processor.eos_id(), self.processor.unk_id()
+        if (pad, eos, unk) != (PAD, EOS, UNKNOWN):
             raise OtherSpecials(
-                f"the SentencePiece model has pad {found[0]}, eos {found[1]}, unk {found[2]}; it needs "
-                f"pad {PAD}, eos {EOS}, unk {UNKNOWN}: train it with --pad_id={PAD} --eos_id={EOS} "
+                f"the SentencePiece model has pad {pad}, eos {eos}, unk {unk}; it needs pad {PAD}, "
+                f"eos {EOS}, unk {UNKNOWN}: train it with --pad_id={PAD} --eos_id={EOS} "
                 f"--unk_id={UNKNOWN} --bos_id=-1"
             )
 
@@ -240,16 +234,12 @@ class SentencePieceTokenizer:
     def vocab_size(self) -> int:
         return self.processor.get_piece_size()
 
-    @property
-    def content(self) -> bytes:
-        return self.model
-
     def encode(self, text: str, *, strict: bool = False) -> list[int]:
         if "▁" not in text and is_utf8(text):
             return self.processor.encode(text)
         tokens: list[int] = []
-        for place, stretch in enumerate(BYTE_WISE.split(text)):
-            if place % 2:
+        for i, stretch in enumerate(BYTE_WISE.split(text)):
+            if i % 2:
                 tokens += [self._byte_tokens[b] for b in stretch.encode("utf-8", "surrogateescape")]
             else:
                 tokens += self.processor.encode(stretch)
@@ -263,120 +253,46 @@ class SentencePieceTokenizer:
         text = self.processor.decode(kept)
         if errors == "replace" or "\ufffd" not in text:
             return text
-        parts = (
-            self._spelt(is_byte, run) for is_byte, run in groupby(kept, self.processor.is_byte)
-        )
-        return b"".join(parts).decode("utf-8", errors)
+        runs = groupby(kept, self.processor.is_byte)
+        return b"".join(self._raw(is_byte, run) for is_byte, run in runs).decode("utf-8", errors)
 
-    def _spelt(self, is_byte: bool, tokens: Iterable[int]) -> bytes:
+    def _raw(self, is_byte: bool, tokens: Iterable[int]) -> bytes:
         if is_byte:
             return bytes(int(self.piece(token)[1:-1], 16) for token in tokens)
         return self.processor.decode(list(tokens)).encode("utf-8")
-
-    @property
-    def is_unigram(self) -> bool:
-        """Whether words can be split in several ways, each of which has a probability."""
-        try:
-            self.processor.nbest_encode("", nbest_size=1)
-        except RuntimeError:
-            return False
-        return True
-
-    def ways_to_split(self, word: list[int], most: int) -> tuple[list[list[int]], list[float]]:
-        """The likeliest ways to spell the text of these tokens, and their ln p; these tokens come first."""
-        found: list[list[int]] = self.processor.nbest_encode(self.decode(word), nbest_size=most)
-        if word not in found:  # bytes, or a text that is spelt in another way
-            return [word], [0.0]
-        found.sort(key=lambda way: way != word)
-        return found, [sum(map(self.processor.get_score, way)) for way in found]
 
     def piece(self, token: int) -> str:
         return self.processor.id_to_piece(token)
 
     def save(self, folder: Path) -> None:
-        (folder / "sentencepiece.model").write_bytes(self.model)
+        (folder / "sentencepiece.model").write_bytes(self.content)
 
 
-def learn_words(documents: Iterable[str], vocab_size: int) -> WordTokenizer:
-    """The most frequent words of a corpus."""
-    return WordTokenizer(_most_frequent(map(WordTokenizer.split, documents), vocab_size))
+def numerals_tokenizer() -> MorphemeTokenizer:
+    """Returns the tokenizer of the built-in task `numerals`."""
+    return MorphemeTokenizer(numerals.pieces())
 
 
-def learn_symbols(documents: Iterable[str], vocab_size: int) -> SymbolTokenizer:
-    """The most frequent symbols of a corpus."""
-    return SymbolTokenizer(_most_frequent(map(SymbolTokenizer.split, documents), vocab_size))
-
-
-def _most_frequent(documents: Iterable[Sequence[str]], vocab_size: int) -> list[str]:
-    if vocab_size <= len(SPECIALS):
-        raise ValueError(f"vocab_size is {vocab_size}, it must be above {len(SPECIALS)}")
-    counts = Counter(word for words in documents for word in words)
-    known = (word for word in counts if not UNDECODABLE.search(word) and word not in SPECIALS)
-    return sorted(known, key=lambda word: (-counts[word], word))[: vocab_size - len(SPECIALS)]
-
-
-def learn_sentencepiece(
-    documents: Iterable[str], vocab_size: int, *, num_bytes: int = 50_000_000, seed: int = 0
-) -> SentencePieceTokenizer:
-    """Unigram pieces learnt from at most `num_bytes` of a corpus, sampled evenly.
-
-    A small corpus gives fewer than `vocab_size`. Each of its characters becomes a piece; those that
-    are rare in a large one are left to their bytes.
-    """
-    from cdcd.data.learning import sample_stretches, train_sentencepiece
-
-    stretches = sample_stretches(documents, num_bytes=num_bytes, stretch=STRETCH, seed=seed)
-    return SentencePieceTokenizer(train_sentencepiece(stretches, vocab_size))
-
-
-LEARNERS: dict[str, Callable[..., Tokenizer]] = {
-    "sentencepiece": learn_sentencepiece,
-    "words": learn_words,
-    "symbols": learn_symbols,
-    "bytes": lambda documents, vocab_size: ByteTokenizer(),
-}
-
-
-def learn_tokenizer(
-    kind: str, documents: Iterable[str], vocab_size: int, **options: Any
-) -> Tokenizer:
-    """A tokenizer of this kind for a corpus."""
-    if kind not in LEARNERS:
-        raise unknown("tokenizer", kind, LEARNERS)
-    return LEARNERS[kind](documents, vocab_size, **options)
-
-
-def _words_of(content: bytes) -> WordTokenizer:
-    return WordTokenizer(json.loads(content)["words"])
-
-
-def _symbols_of(content: bytes) -> SymbolTokenizer:
-    return SymbolTokenizer(json.loads(content)["symbols"])
-
-
-def _morphemes_of(content: bytes) -> MorphemeTokenizer:
-    return MorphemeTokenizer(json.loads(content)["morphemes"])
-
-
-def _bytes_of(content: bytes) -> ByteTokenizer:
+def _byte_tokenizer(content: bytes) -> ByteTokenizer:
     if content != ByteTokenizer.content:
-        raise ValueError("not what a ByteTokenizer saves")
+        raise ValueError("not the content of a ByteTokenizer")
     return ByteTokenizer()
 
 
 LOADERS: dict[str, Callable[[bytes], Tokenizer]] = {
     "sentencepiece.model": SentencePieceTokenizer,
-    "words.json": _words_of,
-    "symbols.json": _symbols_of,
-    "morphemes.json": _morphemes_of,
-    "bytes.json": _bytes_of,
+    "words.json": lambda content: WordTokenizer(json.loads(content)["words"]),
+    "symbols.json": lambda content: SymbolTokenizer(json.loads(content)["symbols"]),
+    "morphemes.json": lambda content: MorphemeTokenizer(json.loads(content)["morphemes"]),
+    "bytes.json": _byte_tokenizer,
 }
+"""For each name of a tokenizer's file, the tokenizer of its content."""
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """A saved tokenizer: its file, its folder, or the run or data set that it lies in.
+    """Loads a tokenizer from its file or folder, or from the run or data set that holds it.
 
-    A file of any name that ends in .model is taken for one of SentencePiece.
+    A file of any name that ends in .model is read as one of SentencePiece.
     """
     if path.is_dir():
         for file in (folder / name for folder in (path, path / "tokenizer") for name in LOADERS):
@@ -400,8 +316,3 @@ def _load(file: Path) -> Tokenizer:
         raise ValueError(f"{file}: {error}") from None
     except (ValueError, LookupError, TypeError, RuntimeError):
         raise ValueError(f"the tokenizer {file} is damaged") from None
-
-
-def numerals_tokenizer() -> MorphemeTokenizer:
-    """Returns the tokenizer of the built-in task `numerals`."""
-    return MorphemeTokenizer(numerals.pieces())

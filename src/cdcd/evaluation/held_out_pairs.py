@@ -14,8 +14,8 @@ from torch import Tensor
 
 from cdcd.config import RunConfig
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs
-from cdcd.data.parallel import BUILT_IN_PAIRS, Pair, ParallelDocuments
-from cdcd.data.readers import Documents
+from cdcd.data.prepare.reading import Documents
+from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS, Pair, ParallelDocuments
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.provenance import training_sequences

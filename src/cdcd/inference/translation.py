@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from cdcd.config import BeamConfig, DecodingConfig, RunConfig
 from cdcd.data.order import keys_for
 from cdcd.data.sequences import InMemory
-from cdcd.data.subword_sampling import Resegmented
+from cdcd.data.subword_sampling import SubwordSampler
 from cdcd.data.tokenizers import Tokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.estimator import Estimator, Guided
@@ -129,7 +129,7 @@ class DiffusionTranslator(Translator):
             return source
         rows = np.arange(len(places)) // (len(places) // len(source))
         keys = np.concatenate([keys_for("pieces", *place, count=1) for place in places])
-        varied = Resegmented(InMemory(source.cpu()), self.tokenizer, alpha).varied(rows, keys)
+        varied = SubwordSampler(InMemory(source.cpu()), self.tokenizer, alpha).draw(rows, keys)
         found = torch.where(torch.from_numpy(is_further)[:, None], varied, source.cpu()[rows])
         return found.to(self.device)
 

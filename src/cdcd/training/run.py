@@ -18,8 +18,9 @@ from cdcd.data.corpus import (
     to_sequences,
 )
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs, pairs_in_memory
-from cdcd.data.parallel import BUILT_IN_PAIRS
+from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS
 from cdcd.data.sequences import InMemory, Sequences, TokenDataset, is_dataset
+from cdcd.data.subword_sampling import SubwordSampledPairs
 from cdcd.data.tokenizers import Tokenizer, numerals_tokenizer, tokenizer_hash
 from cdcd.languages import numerals
 from cdcd.presets import TRANSLATION
@@ -93,7 +94,7 @@ def load_pairs(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus:
     if not alpha:
         return corpus
     assert isinstance(corpus.train, PairDataset)
-    return replace(corpus, train=corpus.train.resegmented(corpus.tokenizer, alpha))
+    return replace(corpus, train=SubwordSampledPairs(corpus.train, corpus.tokenizer, alpha))
 
 
 def _pairs(config: RunConfig, tokenizer: Tokenizer | None) -> Corpus:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from typing import Protocol, TypeAlias
 
-from cdcd.data.readers import Documents
+from cdcd.data.prepare.reading import Documents
 from cdcd.languages import numerals
 
 Pair: TypeAlias = tuple[str, str]

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from cdcd._version import __version__
-from cdcd.data.encoding import Encoded
 from cdcd.data.format import DESCRIPTION, FORMAT, SPLITS, SplitSummary
+from cdcd.data.prepare.encoding import Encoded
 from cdcd.data.tokenizers import Tokenizer, token_dtype, tokenizer_hash
 from cdcd.files import file_hash, write_json
 

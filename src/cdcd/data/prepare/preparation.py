@@ -18,34 +18,29 @@ import numpy as np
 from jaxtyping import Int64
 from rich.console import Console
 
-from cdcd.data.encoding import (
+from cdcd.data.format import DESCRIPTION, PROGRESS, SIDES, SPLITS
+from cdcd.data.learning import LEARNERS, learn_tokenizer
+from cdcd.data.order import keys_for, mix
+from cdcd.data.prepare.config import PrepareConfig
+from cdcd.data.prepare.encoding import (
     Encoded,
     available_cores,
     chunks,
     encode_in_order,
     one_side_behind_the_other,
 )
-from cdcd.data.filtering import FATES, count_fates, fates_in_words
-from cdcd.data.format import DESCRIPTION, PROGRESS, SIDES, SPLITS
-from cdcd.data.order import keys_for, mix
-from cdcd.data.parallel import (
+from cdcd.data.prepare.filtering import FATES, count_fates, fates_in_words
+from cdcd.data.prepare.progress import Meter, PreparedSummary, tell
+from cdcd.data.prepare.reading import Documents, is_table
+from cdcd.data.prepare.reading_pairs import (
     BUILT_IN_COUNT,
     BuiltInPairs,
     Pairs,
     ParallelDocuments,
     is_built_in,
 )
-from cdcd.data.prepare_config import PrepareConfig
-from cdcd.data.readers import Documents, is_table
-from cdcd.data.telling import Meter, PreparedSummary, tell
-from cdcd.data.tokenizers import (
-    LEARNERS,
-    Tokenizer,
-    learn_tokenizer,
-    load_tokenizer,
-    numerals_tokenizer,
-)
-from cdcd.data.writing import DatasetWriter, description
+from cdcd.data.prepare.writing import DatasetWriter, description
+from cdcd.data.tokenizers import Tokenizer, load_tokenizer, numerals_tokenizer
 from cdcd.files import file_hash, read_json, write_json
 
 NOTE_EVERY = 32_000_000

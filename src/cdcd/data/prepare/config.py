@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cdcd.data.filtering import Limits
-from cdcd.data.parallel import is_built_in
-from cdcd.data.readers import Unit
+from cdcd.data.prepare.filtering import Limits
+from cdcd.data.prepare.reading import Unit
+from cdcd.data.prepare.reading_pairs import is_built_in
 
 LIMITS = ("max_source_length", "max_target_length", "max_ratio")
 ONLY_PAIRS = ("valid_target_source", "test_target_source", *LIMITS)

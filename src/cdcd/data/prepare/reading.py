@@ -25,7 +25,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from cdcd.data.compression import OPENERS, damaged, is_damage, opened, optional
+from cdcd.data.prepare.compression import OPENERS, damaged, is_damage, opened, optional
 
 Unit = Literal["auto", "line", "blank-line", "file"]
 TEXT_COLUMN = "text"

@@ -7,11 +7,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from cdcd.data.filtering import fates_in_words
 from cdcd.data.format import SPLITS, SplitSummary
-from cdcd.data.parallel import Pairs
-from cdcd.data.prepare_config import PrepareConfig
-from cdcd.data.readers import Documents
+from cdcd.data.prepare.config import PrepareConfig
+from cdcd.data.prepare.filtering import fates_in_words
+from cdcd.data.prepare.reading import Documents
+from cdcd.data.prepare.reading_pairs import Pairs
 
 SECONDS_BETWEEN_LINES = 10.0
 
