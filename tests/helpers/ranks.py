@@ -1,6 +1,4 @@
-"""What `test_distributed.py` runs on every rank of torchrun: several tiny trainings, one after another.
-
-    torchrun … tests/ranks.py JOBS.json
+"""Jobs for several ranks: tiny trainings that every rank runs one after another.
 
 A job starts a run, or goes on with one ("resume"). "fault" breaks the exchange between the ranks, to
 show that the tests would notice; "stop_at" sends the last rank a signal at a step.
@@ -8,7 +6,6 @@ show that the tests would notice; "stop_at" sends the last rank a signal at a st
 
 import json
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -32,7 +29,7 @@ FAULTS = {
 
 
 def train(job: dict[str, Any], world: World = ALONE) -> Path:
-    """Run a job; the norm of every gradient goes to RUN/norms.json."""
+    """Runs a job and writes the norm of every gradient to RUN/norms.json."""
     out = Path(job["out"])
     with mock.patch.object(*FAULTS[job["fault"]]) if "fault" in job else nullcontext():
         if job.get("resume"):
@@ -50,7 +47,7 @@ def train(job: dict[str, Any], world: World = ALONE) -> Path:
 
 
 def train_and_stop(trainer: trainers.Trainer, step: int) -> None:
-    """What each rank says when the last one gets a signal goes to RUN/stopped-RANK."""
+    """Trains until the last rank gets a signal, and writes each rank's message to RUN/stopped-RANK."""
     one_step, world = trainer.train_step, trainer.world
 
     def and_signal() -> Tensor:
@@ -68,20 +65,21 @@ def train_and_stop(trainer: trainers.Trainer, step: int) -> None:
 
 @contextmanager
 def recorded_norms() -> Iterator[list[float]]:
-    """Adam does not care how long a gradient is, so the losses alone would not tell."""
+    """Records the norm of every gradient: Adam ignores it, so the losses alone would not tell."""
     norms, backward = [], trainers.Trainer._backward
 
     def record(trainer: trainers.Trainer, *batch: Any) -> tuple[Tensor, Tensor]:
-        found = backward(trainer, *batch)
+        losses = backward(trainer, *batch)
         gradients: list[Tensor] = [p.grad for p in trainer.model.parameters() if p.grad is not None]
         norms.append(float(nn.utils.get_total_norm([whole(g) for g in gradients])))
-        return found
+        return losses
 
     with mock.patch.object(trainers.Trainer, "_backward", record):
         yield norms
 
 
-if __name__ == "__main__":
+def run_on_rank(jobs: list[dict[str, Any]]) -> None:
+    """Runs all jobs on one of the ranks."""
     with join() as world:
-        for job in json.loads(Path(sys.argv[1]).read_text()):
+        for job in jobs:
             train(job, world)

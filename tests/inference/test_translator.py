@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from interruptions import SEVEN, assert_same_run, stop_after
 from rich.console import Console
-from test_resume import SEVEN, assert_same_run, stop_after
 from tiny import contents, metrics, resume_tiny, start_tiny, tiny_translation, train_tiny
 from torch import Tensor
 from torch.nn import functional as F

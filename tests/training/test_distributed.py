@@ -1,7 +1,7 @@
 """Several ranks train the run that one process trains; what dies is resumed, or says what to do.
 
-Every launch is a real torchrun with gloo on the CPU and costs several seconds, so one launch runs
-many tiny trainings (`ranks.py`).
+The ranks are forked processes that meet by gloo on the CPU, and train many tiny models one after another
+(`ranks.py`). One test starts a real torchrun, which also restarts what was killed.
 """
 
 import fcntl
@@ -13,14 +13,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from paths import ROOT
-from ranks import FAULTS, train
-from test_resume import wait_for
+from forks import end_of, fork_ranks, wait_for
+from ranks import FAULTS, run_on_rank, train
 from tiny import cdcd_main, contents, metrics, silent, tiny_options
 
 import cdcd
@@ -54,26 +54,10 @@ TWELVE = {"training.steps": 12, "training.checkpoint_every": 0, "training.log_ev
 LONG = BASE | {"training.steps": 60, "training.checkpoint_every": 20}
 
 
-def torchrun(ranks: int, *arguments: object, restarts: int = 0) -> subprocess.Popen[str]:
-    """A launch on free ports of this machine."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks]
-    launch += ["--max-restarts", restarts, *arguments]
-    paths = f"{ROOT / 'tests' / 'helpers'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    return subprocess.Popen(
-        [sys.executable, *map(str, launch)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
-    )
-
-
 def run_jobs(ranks: int, folder: Path, jobs: list[dict[str, Any]]) -> None:
-    (folder / "jobs.json").write_text(json.dumps(jobs))
-    script = ROOT / "tests" / "helpers" / "ranks.py"
-    process = torchrun(ranks, script, folder / "jobs.json")
-    output, _ = process.communicate(timeout=180)
-    assert process.returncode == 0, output
+    output = folder / "output"
+    codes = end_of(*fork_ranks(ranks, run_on_rank, jobs, output=output), seconds=180)
+    assert codes == [0] * ranks, output.read_text()
 
 
 def job(out: Path, *changes: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -209,7 +193,7 @@ def test_a_sharded_checkpoint_samples_and_notices_damage(trained, tmp_path):
 
 
 def pid_of_rank(launcher: int, rank: int) -> int | None:
-    """The process of a rank among the children of torchrun."""
+    """Returns the process of a rank among the children of torchrun."""
     for children in Path(f"/proc/{launcher}/task").glob("*/children"):
         for child in map(int, children.read_text().split()):
             variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
@@ -218,29 +202,37 @@ def pid_of_rank(launcher: int, rank: int) -> int | None:
     return None
 
 
-def signal_rank(process: subprocess.Popen[str], run: Path, step: int, number: int) -> None:
-    """Send a signal to rank 1 of a launch when its run has come to `step`."""
+def wait_for_step(run: Path, step: int, has_ended: Callable[[], bool]) -> None:
+    """Waits until the log of a run that several ranks train has come to `step`."""
     log = run / "metrics.jsonl"
 
     def has_come() -> bool:
-        assert process.poll() is None, process.communicate()[0]
+        assert not has_ended()
         return log.exists() and any(row["step"] >= step for row in whole_lines(log))
 
     wait_for(has_come, 90)
-    pid = pid_of_rank(process.pid, 1)
-    assert pid is not None
-    os.kill(pid, number)
 
 
 def whole_lines(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().split("\n")[:-1]]
 
 
-def test_after_a_kill_the_job_goes_on_to_the_same_end(trained, tmp_path):
+def test_torchrun_starts_again_after_a_kill_and_comes_to_the_same_end(trained, tmp_path):
     run = tmp_path / "run"
     command = ("-m", "cdcd", "train", "--resume", "auto", "--out", run, *tiny_options(LONG))
-    process = torchrun(2, *command, restarts=1)
-    signal_rank(process, run, 25, signal.SIGKILL)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+    launch += ["--max-restarts", 1, *command]
+    process = subprocess.Popen(
+        [sys.executable, *map(str, launch)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    wait_for_step(run, 25, lambda: process.poll() is not None)
+    pid = pid_of_rank(process.pid, 1)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert output.count("another rank does not answer") == 1, output
@@ -252,22 +244,23 @@ def test_after_a_kill_the_job_goes_on_to_the_same_end(trained, tmp_path):
     assert cdcd_main(*command[2:], "--data.length", 20) == 2
 
 
-def test_a_killed_rank_ends_the_job_and_leaves_what_loads(tmp_path):
-    """Killed while every step is saved in shards, so most likely in the middle of it."""
-    run = tmp_path / "run"
+def test_a_killed_rank_ends_the_others_and_leaves_what_loads(tmp_path):
+    """Kills a rank while every step is saved in shards, so most likely in the middle of it."""
+    run, output = tmp_path / "run", tmp_path / "output"
     changes = BASE | {
         "training.strategy": "fsdp",
         "training.steps": 5000,
         "training.checkpoint_every": 1,
     }
-    process = torchrun(2, "-m", "cdcd", "train", "--out", run, *tiny_options(changes))
-    signal_rank(process, run, 4, 0)
+    options = ("train", "--out", run, *tiny_options(changes))
+    ranks = fork_ranks(2, cdcd_main, *options, output=output)
+    wait_for_step(run, 4, lambda: not all(rank.is_alive() for rank in ranks))
     time.sleep(random.Random(0).uniform(0, 0.2))
-    signal_rank(process, run, 4, signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode != 0
-    assert output.count("another rank does not answer") == 1, output
-    assert f"the last checkpoint is {run}" in output
+    ranks[1].kill()
+    assert end_of(*ranks) == [2, -signal.SIGKILL]
+    said = output.read_text()
+    assert said.count("another rank does not answer") == 1, said
+    assert f"the last checkpoint is {run}" in said
     step = RunDirectory(run).steps()[-1]
     assert step >= 3
     assert cdcd.load(run).complete()
@@ -280,10 +273,10 @@ def test_a_batch_that_cannot_be_shared_is_said_once(tmp_path):
         check_shares(12, 1, World(rank=3, size=5))
     check_shares(12, 4, World(rank=2, size=3))
     check_shares(12, 12, ALONE)
-    changes = BASE | {"training.batch_size": 9}
-    process = torchrun(2, "-m", "cdcd", "train", "--out", tmp_path / "run", *tiny_options(changes))
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert output.count("training.batch_size (9) must be a multiple of ranks") == 1, output
-    assert "cdcd/cli" not in output
+    options = ("train", "--out", tmp_path / "run", *tiny_options(BASE | {"training.batch_size": 9}))
+    output = tmp_path / "output"
+    assert 0 not in end_of(*fork_ranks(2, cdcd_main, *options, output=output))
+    said = output.read_text()
+    assert said.count("training.batch_size (9) must be a multiple of ranks") == 1, said
+    assert "cdcd/cli" not in said
     assert not (tmp_path / "run").exists()

@@ -1,28 +1,20 @@
 """A run that was stopped, killed or broken goes on as if nothing had happened, bit for bit."""
 
-import multiprocessing
+import os
 import random
 import re
 import shlex
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny import (
-    cdcd_main,
-    cdcd_process,
-    contents,
-    metrics,
-    resume_tiny,
-    start_tiny,
-    tiny_options,
-    train_tiny,
-)
+from forks import end_of, fork, fork_cdcd, wait_for
+from interruptions import SEVEN, assert_same_run, stop_after
+from tiny import cdcd_main, metrics, resume_tiny, start_tiny, tiny_options, train_tiny
 
 import cdcd
 from cdcd.training import tasks
@@ -30,37 +22,7 @@ from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.monitoring import Stopped
 from cdcd.training.trainer import Trainer
 
-# Logging, validation and checkpoints fall on different steps, so that a stop cuts through all.
-SEVEN = {
-    "training.steps": 7,
-    "training.log_every": 3,
-    "training.validate_every": 4,
-    "training.checkpoint_every": 5,
-}
 LONG = {"training.steps": 150, "training.checkpoint_every": 0}
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, number: int = signal.SIGTERM) -> None:
-    """Raise a real signal during step `steps` of the training that follows."""
-    step = Trainer.train_step
-
-    def and_signal(trainer: Trainer) -> torch.Tensor:
-        loss = step(trainer)
-        if trainer.step == steps:
-            signal.raise_signal(number)
-        return loss
-
-    monkeypatch.setattr(Trainer, "train_step", and_signal)
-
-
-def assert_same_run(run: Path, expected: Path) -> None:
-    """Equal last checkpoints, byte for byte, and equal metrics."""
-    last = RunDirectory(expected).steps()[-1]
-    assert RunDirectory(run).steps()[-1] == last
-    found = contents(RunDirectory(run).folder(last))
-    assert found == contents(RunDirectory(expected).folder(last))
-    assert set(found) == {"weights.safetensors", "optimiser.safetensors", "checkpoint.json"}
-    assert metrics(run) == metrics(expected)
 
 
 @pytest.fixture(
@@ -132,7 +94,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(tmp_path):
         torch.testing.assert_close(two.weights[name], tensor, rtol=0, atol=2e-5, msg=name)
 
 
-# Real processes and real signals
+# Processes of their own and real signals
 
 
 @pytest.fixture(scope="module")
@@ -140,24 +102,19 @@ def long_run(tmp_path_factory):
     return train_tiny(tmp_path_factory.mktemp("long") / "whole", LONG)
 
 
-def wait_for(happened: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.001)
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_says_how_to_resume(tmp_path, long_run, number, code):
-    run = tmp_path / "my run"
-    process = cdcd_process("train", "--out", run, *tiny_options(LONG))
+    run, output = tmp_path / "my run", tmp_path / "output"
+    process = fork_cdcd("train", "--out", run, *tiny_options(LONG), output=output)
     log = run / "metrics.jsonl"
-    wait_for(lambda: process.poll() is not None or (log.exists() and log.stat().st_size > 0))
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code, errors
-    assert "Traceback" not in errors
-    [(step, command)] = re.findall(r"stopped at step (\d+) and saved; go on with: (.*)", errors)
+    wait_for(lambda: not process.is_alive() or (log.exists() and log.stat().st_size > 0))
+    assert process.pid is not None
+    os.kill(process.pid, number)
+    assert end_of(process) == [code], output.read_text()
+    assert "Traceback" not in output.read_text()
+    [(step, command)] = re.findall(
+        r"stopped at step (\d+) and saved; go on with: (.*)", output.read_text()
+    )
     assert 0 < int(step) < 150
     assert cdcd_main(*shlex.split(command)[1:]) == 0
     assert_same_run(run, long_run)
@@ -192,24 +149,20 @@ def assert_absent_or_whole(run: Path) -> None:
     ids=["creating", "created", "checkpointing"],
 )
 def test_a_killed_process_leaves_nothing_or_a_whole_run(tmp_path, moment):
-    process = cdcd_process("train", "--out", tmp_path / "run", *tiny_options(BUSY))
+    options = tiny_options(BUSY)
+    process = fork_cdcd("train", "--out", tmp_path / "run", *options, output=tmp_path / "output")
     wait_for(lambda: any(tmp_path.glob(moment)))
     process.kill()
-    process.communicate()
+    assert end_of(process) == [-signal.SIGKILL]
     assert_absent_or_whole(tmp_path / "run")
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_kills_at_random_moments(tmp_path, seed):
-    """As above with a forked process, which starts at once: many moments in little time."""
-    process = multiprocessing.get_context("fork").Process(
-        target=train_tiny, args=(tmp_path / "run", BUSY)
-    )
-    process.start()
+    process = fork(train_tiny, tmp_path / "run", BUSY, output=tmp_path / "output")
     time.sleep(random.Random(seed).uniform(0.02, 0.4))
     process.kill()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+    assert end_of(process) == [-signal.SIGKILL]
     assert_absent_or_whole(tmp_path / "run")
 
 

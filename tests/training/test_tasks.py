@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_resume import SEVEN, assert_same_run, stop_after
+from interruptions import SEVEN, assert_same_run, stop_after
 from tiny import (
     cdcd_main,
     contents,
