@@ -1,24 +1,36 @@
 # make demo: set up, train a small model on the CPU, show what it can do.
-# make test: set up, lint, types, all tests.
+# make check: set up, lint, types, the exact tests: within a minute once set up.
+# make test: set up, lint, types, all tests, in the reading order of tests/README.md.
 # make mutants: are deliberate faults noticed? TENTH=3: those of one tenth; TENTH=commit: of the commit's.
+# make imports: draw the graph of the imports into docs/images/imports.png.
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e
+# One process reads a file, so that its tests share what their fixtures train.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test mutants clean
+.PHONY: demo check test lint mutants imports clean
 
 demo: .venv/plot
 	$(BIN)/cdcd demo
 
-test: .venv/dev
+check: lint
+	$(PYTEST) tests/exact tests/style
+
+test: lint
+	$(PYTEST)
+
+lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 mutants: .venv/dev
 	$(BIN)/python tests/mutants/mutation_check.py $(if $(TENTH),--tenth $(TENTH))
+
+imports: .venv/dev
+	$(BIN)/python tests/style/imports.py docs/images/imports.png
 
 .venv/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

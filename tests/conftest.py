@@ -1,11 +1,13 @@
-"""Tests check every annotated shape at run time; the library itself does not."""
+"""Tests check types and shapes at run time; the library itself does not (helpers/typecheck.py)."""
 
 import os
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from jaxtyping import install_import_hook
+import jaxtyping
+import pytest
+import typecheck
 
 CHECKED = [
     "cdcd.diffusion",
@@ -16,17 +18,15 @@ CHECKED = [
     "cdcd.languages.oracle",
     "cdcd.metrics",
 ]
-with install_import_hook(CHECKED, "typecheck.check"):
-    import cdcd.cli
-    import cdcd.cli.demo
-    import cdcd.cli.display
-    import cdcd.evaluation.evaluate
-    import cdcd.evaluation.translate
-    import cdcd.evaluation.translation_plots
-    import cdcd.evaluation.translation_report
-    import cdcd.inference.beam
-    import cdcd.inference.generation
-    import cdcd.languages.oracle
-    import cdcd.metrics.mbr
-    import cdcd.networks.diffusion_translation
-    import cdcd.training.run  # noqa: F401
+jaxtyping.jaxtyped = typecheck.jaxtyped
+jaxtyping.install_import_hook(CHECKED, "typecheck.check")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    typecheck.check_anew()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    typecheck.check_anew()

@@ -6,7 +6,6 @@ that the device is kept as busy as in a real run.
 """
 
 import gc
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -34,6 +33,7 @@ from cdcd.benchmarks.shapes import describe, synthetic_run
 from cdcd.config import RunConfig
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.settings import override
+from cdcd.training.compiling import is_compiled
 from cdcd.training.trainer import Trainer
 
 
@@ -117,7 +117,9 @@ def measure_training(config: RunConfig, bench: TrainBenchConfig) -> Measurement:
     """Trains a new run on random tokens in a temporary folder, and times it."""
     device = choose_device(config.training.device)
     config = _without_interruptions(config, bench.marks[-1])
-    _forget_compiled()
+    if is_compiled(config.training.compile, device):
+        torch.compiler.reset()  # torch compiles a function for a few shapes only
+    gc.collect()
     with (
         out_of_memory_as_error(describe(config)),
         tempfile.TemporaryDirectory(prefix="cdcd-bench-") as folder,
@@ -135,13 +137,6 @@ def _without_interruptions(config: RunConfig, steps: int) -> RunConfig:
     changes = {"validate_every": 0, "checkpoint_every": 0, "patience": 0}
     changes |= {"steps": max(config.training.steps, steps + 1)}
     return override(config, {f"training.{name}": value for name, value in changes.items()})
-
-
-def _forget_compiled() -> None:
-    """Frees the code compiled for earlier shapes: torch compiles a function only a few times."""
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()
-    gc.collect()
 
 
 def bench_train(
