@@ -187,6 +187,8 @@ def start(
 ) -> Trainer:
     """A new run in `out`; from the weights, warp and tokenizer of another run where one is given."""
     check_shares(config.training.batch_size, config.training.accumulate, world)
+    # A device that is not there is refused before anything is created.
+    world.device(config.training.device)
     made: list[Corpus] = []
     world.on_main(lambda: made.append(_create(config, out, init_from)))
     run = RunDirectory(out)
