@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from cdcd.inference.generation import load
+from cdcd.inference.load import load
 from cdcd.inference.text_model import Canvas
 from cdcd.languages.quality import count_tokens, judge_tales
 from cdcd.presets import preset

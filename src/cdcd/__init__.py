@@ -5,20 +5,15 @@ from typing import TYPE_CHECKING, Any
 from cdcd._version import __version__
 
 if TYPE_CHECKING:
-    from cdcd.inference.generation import load
-    from cdcd.inference.translation import load_translator
+    from cdcd.inference.load import load, load_translator
 
 __all__ = ["__version__", "load", "load_translator"]
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: `cdcd --help` should not wait for torch.
-    if name == "load":
-        from cdcd.inference import generation
+    if name in ("load", "load_translator"):
+        from cdcd.inference import load
 
-        return generation.load
-    if name == "load_translator":
-        from cdcd.inference import translation
-
-        return translation.load_translator
+        return getattr(load, name)
     raise AttributeError(f"module 'cdcd' has no attribute {name!r}")

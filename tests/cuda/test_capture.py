@@ -14,7 +14,7 @@ from cdcd.benchmarks.shapes import synthetic_tokenizer
 from cdcd.diffusion.estimator import Estimate
 from cdcd.diffusion.sampling import OF_STEPS, SamplingConfig
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.inference.generation import DiffusionTextModel
+from cdcd.inference.diffusion_text import DiffusionTextModel
 from cdcd.networks import capture
 from cdcd.networks.capture import Captured, Recorder, make_recorder
 from cdcd.networks.precision import choose_device, choose_dtype, with_bfloat16_weights

@@ -15,7 +15,7 @@ from cdcd.data.learning import learn_sentencepiece, learn_words
 from cdcd.data.tokenizers import WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD, UNKNOWN
 from cdcd.diffusion.sampling import SamplingConfig
-from cdcd.inference.generation import DiffusionTextModel
+from cdcd.inference.diffusion_text import DiffusionTextModel
 from cdcd.inference.text_model import Canvas, split_gaps
 from cdcd.settings import override
 from cdcd.training.checkpoint import RunDirectory

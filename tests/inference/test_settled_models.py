@@ -14,10 +14,10 @@ from tiny import train_tiny
 import cdcd
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.translate import TranslationConfig
-from cdcd.inference import translation as module
-from cdcd.inference.generation import draw_for_samples
+from cdcd.inference import diffusion_translator as module
+from cdcd.inference.diffusion_sampling import draw_for_samples
+from cdcd.inference.diffusion_translator import DiffusionTranslator, ends_at
 from cdcd.inference.mask_predict import settle
-from cdcd.inference.translation import DiffusionTranslator, ends_at
 from cdcd.metrics.bleu import utility_for
 from cdcd.metrics.mbr import mbr
 from cdcd.networks.capture import Recorder

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 import cdcd
 from cdcd.data.prepare import PrepareConfig, prepare
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.inference.generation import AutoregressiveTextModel
+from cdcd.inference.autoregressive_text import AutoregressiveTextModel
 from cdcd.languages import tales
 from cdcd.training import tasks
 from cdcd.training.build import build_model

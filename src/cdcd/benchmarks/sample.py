@@ -23,7 +23,8 @@ from cdcd.benchmarks.measure import (
 from cdcd.benchmarks.shapes import describe, random_tokens, randomise, synthetic_tokenizer
 from cdcd.config import RunConfig
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.inference.generation import AutoregressiveTextModel, DiffusionTextModel
+from cdcd.inference.autoregressive_text import AutoregressiveTextModel
+from cdcd.inference.diffusion_text import DiffusionTextModel
 from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
 from cdcd.networks.diffusion_text import DiffusionTextNetwork
 from cdcd.networks.precision import choose_device, choose_dtype

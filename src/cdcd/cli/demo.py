@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cdcd.cli.display import draw_run, marked
 from cdcd.diffusion.sampling import StepInfo
-from cdcd.inference.generation import load
+from cdcd.inference.load import load
 from cdcd.inference.text_model import Canvas, Generated, TextModel
 from cdcd.languages.quality import TalesQuality, count_tokens, judge_tales, unigram_texts
 from cdcd.presets import preset

@@ -13,9 +13,10 @@ from rich.text import Text
 from cdcd.data.tokenizers import Tokenizer
 from cdcd.diffusion.sampling import StepInfo
 from cdcd.evaluation.plots import Trace, plot_denoising, plot_time_warping, plot_training
-from cdcd.inference.generation import DiffusionTextModel, load
+from cdcd.inference.diffusion_text import DiffusionTextModel
+from cdcd.inference.diffusion_translator import DiffusionTranslator
+from cdcd.inference.load import load, load_translator
 from cdcd.inference.text_model import Generated, TextModel
-from cdcd.inference.translation import DiffusionTranslator, load_translator
 from cdcd.inference.translator import Translator
 from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory

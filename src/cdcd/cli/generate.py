@@ -67,7 +67,7 @@ def infill(options: Any) -> None:
 
 
 def _load(options: Any) -> "TextModel":
-    from cdcd.inference.generation import load
+    from cdcd.inference.load import load
 
     return load(
         options.run,

@@ -70,7 +70,7 @@ def translate_options(parser: argparse.ArgumentParser) -> None:
 def translate(options: Any) -> None:
     from cdcd.cli.display import SamplingProgress
     from cdcd.config import BeamConfig
-    from cdcd.inference.translation import load_translator
+    from cdcd.inference.load import load_translator
 
     check_out(options.out)
     lines = read_lines(options.source)

@@ -29,7 +29,9 @@ from cdcd.evaluation.provenance import (
 from cdcd.evaluation.report import Measured, Report, Row
 from cdcd.evaluation.report_plots import CONTROL
 from cdcd.evaluation.texts import Texts, flat_arrays, held_out_texts
-from cdcd.inference.generation import AutoregressiveTextModel, DiffusionTextModel, load
+from cdcd.inference.autoregressive_text import AutoregressiveTextModel
+from cdcd.inference.diffusion_text import DiffusionTextModel
+from cdcd.inference.load import load
 from cdcd.inference.text_model import TextModel
 from cdcd.metrics.entropy import first_tokens, text_statistics
 from cdcd.metrics.intervals import pooled_entropy_interval, ratio_interval

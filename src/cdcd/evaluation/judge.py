@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from cdcd.data.tokenizers import Tokenizer, tokenizer_hash
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.texts import Texts
-from cdcd.inference.generation import AutoregressiveTextModel, load
+from cdcd.inference.autoregressive_text import AutoregressiveTextModel
+from cdcd.inference.load import load
 from cdcd.networks.autoregressive_text import token_nll
 from cdcd.networks.precision import choose_device
 

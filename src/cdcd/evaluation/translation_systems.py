@@ -12,7 +12,7 @@ import torch
 from cdcd.config import BeamConfig, DecodingConfig, RunConfig
 from cdcd.data.sentences import pack_sentences
 from cdcd.files import read_json
-from cdcd.inference.translation import load_translator
+from cdcd.inference.load import load_translator
 from cdcd.inference.translator import Done, Samples, Translator
 from cdcd.training.checkpoint import RunDirectory
 

@@ -1,14 +1,9 @@
-"""Trained translators in use (§6.6): load a run, translate sentences, alone or by many samples of each.
-
-translator = cdcd.load_translator("runs/numerals")
-print(translator.translate(["Anna gets up at half past two."], num_samples=10))
-"""
+"""The diffusion translator in use (§6.6): the whole target at once, from noise."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from cdcd.config import BeamConfig, DecodingConfig, RunConfig
+from cdcd.config import RunConfig
 from cdcd.data.order import keys_for
 from cdcd.data.sequences import InMemory
 from cdcd.data.subword_sampling import SubwordSampler
@@ -26,13 +21,10 @@ from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.estimator import Estimator, Guided
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo, sample, time_grid
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.inference.beam import beam_search
-from cdcd.inference.decoding import decode_targets
-from cdcd.inference.generation import (
+from cdcd.inference.diffusion_sampling import (
     SampleDraws,
     check_sampling,
     draw_for_samples,
-    load_parts,
     make_estimator,
 )
 from cdcd.inference.mask_predict import Given, settle
@@ -45,12 +37,10 @@ from cdcd.inference.translator import (
     names_of,
     refuse_others,
 )
-from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.capture import make_recorder
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork, Source
 from cdcd.networks.encoder_decoder import Memory
 from cdcd.networks.precision import Autocast, with_bfloat16_weights
-from cdcd.seeding import generator_for
 from cdcd.settings import override
 
 DRAWN_AT = 0.5
@@ -245,78 +235,3 @@ def ends_at(
         before = torch.softmax(likely.log() / temperature, dim=1).cumsum(1)
     is_before_end = before[:, :-1] < quantiles[:, None]
     return is_before_end.sum(1, keepdim=True)
-
-
-class AutoregressiveTranslator(Translator):
-    """The autoregressive baseline: beam search, or tokens drawn one by one where many are wanted."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        tokenizer: Tokenizer,
-        model: AutoregressiveTranslationNetwork,
-        *,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__(config, tokenizer, model.embedding.weight.device)
-        model.to(torch.float64 if dtype == torch.float64 else torch.float32)
-        self.model = model.eval().requires_grad_(False)
-        self.precision = Autocast(model, self.device, dtype).precision
-
-    def settings(
-        self, changes: Mapping[str, Any], num_samples: int = 1
-    ) -> BeamConfig | DecodingConfig:
-        """Beam search; drawing where its settings are given, or several samples are wanted."""
-        searched, drawn = names_of(BeamConfig), names_of(DecodingConfig)
-        refuse_others(changes, SETTINGS - searched - drawn, "autoregressive")
-        if num_samples == 1 and not drawn & set(changes):
-            return override(self.config.beam, changes)
-        if of_search := searched & set(changes):
-            why = "several samples" if num_samples > 1 else min(drawn & set(changes))
-            raise ValueError(
-                f"{min(of_search)} is of beam search, but {why} asks for drawing: choose one"
-            )
-        return override(self.config.decoding, changes)
-
-    @torch.no_grad()
-    def fill(
-        self,
-        source: Int[Tensor, "sources source"],
-        places: Sequence[Place],
-        settings: BeamConfig | DecodingConfig,
-        done: Done,
-    ) -> Filled:
-        with self.precision():
-            if isinstance(settings, BeamConfig):
-                return Filled(beam_search(self.model, source, settings).best())
-            u = torch.stack(
-                [torch.rand(self.model.length, generator=generator_for(*p)) for p in places]
-            )
-            return Filled(decode_targets(self.model, source, u.to(self.device), settings))
-
-
-def load_translator(
-    run: str | Path,
-    *,
-    checkpoint: int | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    compile: str = "auto",
-) -> Translator:
-    """Load a run's last checkpoint for translating; see `cdcd.load` for the options."""
-    loaded = load_parts(run, checkpoint=checkpoint, device=device, dtype=dtype)
-    match loaded.model:
-        case DiffusionTranslationNetwork():
-            return DiffusionTranslator(
-                loaded.config,
-                loaded.tokenizer,
-                loaded.model,
-                loaded.warp(),
-                dtype=loaded.dtype,
-                compile=compile,
-            )
-        case AutoregressiveTranslationNetwork():
-            return AutoregressiveTranslator(
-                loaded.config, loaded.tokenizer, loaded.model, dtype=loaded.dtype
-            )
-    raise ValueError(f"{run} is a language model, no translator: use cdcd sample")
