@@ -21,14 +21,12 @@ from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.provenance import training_sequences
 from cdcd.languages import numerals
 from cdcd.metrics.bleu import Corpus
-from cdcd.metrics.words import LanguageProfiles
 from cdcd.seeding import generator_for
 from cdcd.training.run import built_in_pairs
 
 BUILT_IN_SEEDS = {"test": 10**9 + 1, "valid": 10**9 + 2}
 """Of the pairs drawn from the built-in task, by split: no seed that a run trains with."""
 BUILT_IN_SENTENCES = 500
-PROFILE_PAIRS = 10_000
 ROWS_AT_ONCE = 2**16
 
 
@@ -199,15 +197,3 @@ def _hashes(rows: Int[Tensor, "rows length"], source_length: int) -> tuple[np.nd
     weights = torch.randint(-(2**62), 2**62, rows.shape[1:], generator=generator) * 2 + 1
     terms = rows.long() * weights
     return terms[:, :source_length].sum(1).numpy(), terms.sum(1).numpy()
-
-
-def language_profiles(training: PairDataset, tokenizer: Tokenizer) -> LanguageProfiles:
-    """The two languages' frequent words, from pairs throughout a training set."""
-    count = min(PROFILE_PAIRS, len(training))
-    rows = training.rows(np.linspace(0, len(training) - 1, count).astype(np.int64))
-    sides = rows.split([training.source_length, training.target_length], 1)
-    return LanguageProfiles.of(*(_texts(side, tokenizer) for side in sides))
-
-
-def _texts(rows: Int[Tensor, "rows length"], tokenizer: Tokenizer) -> list[str]:
-    return [tokenizer.decode(row[: row.index(EOS)]) for row in rows.tolist()]

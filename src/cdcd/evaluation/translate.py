@@ -20,9 +20,7 @@ from cdcd.evaluation.finished_rows import FinishedRow, FinishedRows
 from cdcd.evaluation.held_out_pairs import (
     HeldOutPairs,
     Overlap,
-    hashed,
     held_out_pairs,
-    language_profiles,
     languages_of,
     overlap,
     training_pairs,
@@ -60,7 +58,6 @@ from cdcd.metrics.bleu import (
     utility_for,
 )
 from cdcd.metrics.mbr import mbr_batch
-from cdcd.metrics.words import LanguageProfiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +134,9 @@ class TranslationEvaluation:
                 f"the baseline {baseline.run} is a diffusion model; give an autoregressive translator"
             )
         self.overlaps: dict[str, Overlap | None] = {}
-        self.profiles: LanguageProfiles | None = None
 
     def _look_at_training(self) -> None:
-        """What each trained on, once for each training set: the languages, and the test set in it."""
+        """What each system trained on of the test set, once for each training set."""
         known: dict[Any, Overlap | None] = {}
         for each in self.all_systems:
             text, tokenizer = training_text(each.config), each.translator.tokenizer
@@ -149,7 +145,6 @@ class TranslationEvaluation:
                 known[text] = None
                 if training is not None:
                     known[text] = overlap(self.corpus, training, tokenizer)
-                    self.profiles = self.profiles or language_profiles(training, tokenizer)
             self.overlaps[each.run] = known[text]
 
     def run(
@@ -228,16 +223,8 @@ class TranslationEvaluation:
             "num_resamples": config.num_resamples,
             "batch_size": config.batch_size,
             "test_set": self.held_out.hash,
-            "profiles": self.profiles and hashed(self.profiles.log_odds),
             "cdcd": __version__,
         }
-
-    @property
-    def _profiled(self) -> str:
-        """By what the languages are told apart."""
-        if self.profiles is None:
-            return "words of the test set"
-        return f"{len(self.profiles.log_odds)} frequent words of the training pairs"
 
     def _translated(self, job: Job, done: Done) -> FinishedRow:
         drawn = draw_timed(
@@ -265,7 +252,7 @@ class TranslationEvaluation:
 
     def _scored(self, system: str, texts: Sequence[str]) -> TranslationRow:
         resamples = self.config.num_resamples
-        scores = score(texts, self.corpus, profiles=self.profiles, num_resamples=resamples)
+        scores = score(texts, self.corpus, num_resamples=resamples)
         return TranslationRow(system, {}, scores, exact=self._exact(texts))
 
     def _decoded(self, row: TranslationRow, first: list[str], samples: Samples) -> FinishedRow:
@@ -347,7 +334,6 @@ class TranslationEvaluation:
             "test_set": self.held_out.name,
             "test_set_hash": self.held_out.hash,
             "settings": self.base,
-            "languages_by": self._profiled,
             "hardware": self.systems[0].hardware,
             "runs": {
                 each.run: {"name": each.name, "checkpoint": each.checkpoint, "how": each.how}
@@ -359,7 +345,7 @@ class TranslationEvaluation:
 
     def _remarks(self, rows: Sequence[TranslationRow]) -> Iterator[str]:
         changes = "".join(f", {name} {value}" for name, value in self.base.items())
-        yield f"test set: {self.held_out.name}{changes}; languages told apart by {self._profiled}"
+        yield f"test set: {self.held_out.name}{changes}"
         yield from self.held_out.remarks
         yield from self._trained_remarks()
         num_too_long = max(row.num_too_long for row in rows)

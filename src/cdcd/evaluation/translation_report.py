@@ -267,9 +267,6 @@ COLUMNS: dict[str, Any] = {
     "length": lambda row: f"{row.scores.length_ratio:.3f}",
     "repeated": lambda row: _share(row.scores.repetition),
     "missing": lambda row: _share(row.scores.missing_words),
-    "copies": lambda row: _share(row.scores.missing_copies),
-    "numbers": lambda row: _share(row.scores.missing_numbers),
-    "language": lambda row: _share(row.scores.wrong_language),
     "sentences/s": _speed,
 }
 COUNT_COLUMNS: dict[str, Any] = {
@@ -285,7 +282,7 @@ COUNT_COLUMNS: dict[str, Any] = {
 def _remarks(report: TranslationReport) -> Iterator[str]:
     yield f"{report.num_sentences} sentences, {'-'.join(report.languages)}; 95% intervals by bootstrap"
     yield from report.signatures.values()
-    yield "repeated: beyond the references; missing, copies, numbers, language: missing or wrong"
+    yield "repeated: words beyond those of the references; missing: words of the references"
     if any(row.by_count for row in report.rows):
         yield "oracle: samples chosen by the references; minimum Bayes risk chooses without them"
     yield from report.remarks
