@@ -59,16 +59,6 @@ def test_matches_equal_brute_force(case, chunk):
         assert longest_matches(*case).tolist() == brute_force(*case)
 
 
-def test_windows_with_equal_hashes_make_no_match(monkeypatch):
-    """With b = 1 a window and its reverse share their hash; only the tokens tell them apart."""
-    monkeypatch.setattr(matches, "BASE", 1)
-    tokens = torch.tensor([[5, 6, 7, 8]])
-    assert longest_matches(tokens, everywhere(tokens), [np.array([8, 7, 6, 5])]).tolist() == [1]
-    assert longest_matches(tokens, everywhere(tokens), [np.array([5, 6, 7, 8])]).tolist() == [4]
-    both = torch.cat([tokens, tokens.flip(1)])
-    assert longest_matches(both, everywhere(both), [np.array([8, 7, 6, 5])]).tolist() == [1, 4]
-
-
 TRAINING = np.random.default_rng(0).integers(2, 50, size=4000).astype(np.uint16)
 
 

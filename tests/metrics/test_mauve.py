@@ -15,12 +15,16 @@ from scipy.integrate import quad
 from cdcd.metrics import mauve as module
 from cdcd.metrics.mauve import (
     area_under,
-    area_under_divergence_curve,
     divergence_curve,
     k_means,
     mauve,
     principal_components,
 )
+
+
+def area_under_divergence_curve(p, q, **options) -> float:
+    """MAUVE of two histograms."""
+    return area_under(divergence_curve(p, q, **options))
 
 
 def features(count: int, *, shift: float = 0.0, seed: int, width: int = 24) -> torch.Tensor:

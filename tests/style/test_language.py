@@ -17,7 +17,6 @@ KNOWN = {
     "evaluation",
     "inference",
     "languages",
-    "metrics",
     "networks",
     "training",
 }

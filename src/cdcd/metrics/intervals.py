@@ -1,4 +1,4 @@
-"""How sure a measured number is, and numbers read off a frontier.
+"""Confidence intervals of measured numbers, and numbers read off a frontier.
 
 Samples are independent and tokens of one sample are not, so every interval here resamples or leaves
 out whole samples. A frontier is the curve of (entropy, NLL) over a swept hyperparameter (§6.4):
@@ -37,7 +37,7 @@ def bootstrap(
     seed: int = 0,
     level: float = 0.95,
 ) -> Interval:
-    """Percentile bootstrap over samples: `statistic(*tensors)` of rows drawn with replacement.
+    """Bootstraps over samples: percentiles of `statistic(*tensors)` on rows drawn with replacement.
 
     For statistics that averages explain, not for entropies or counts of types: a resample misses
     about a third of the samples and with them their rare tokens. See `pooled_entropy_interval`.
@@ -64,7 +64,7 @@ def ratio_interval(
     seed: int = 0,
     level: float = 0.95,
 ) -> Interval:
-    """Percentile bootstrap of Σ numerators / Σ denominators, such as the NLL per token of samples."""
+    """Bootstraps Σ numerators / Σ denominators, such as the NLL per token of samples."""
     above, below = numerators.double().cpu(), denominators.double().cpu()
     if (below < 0).any() or below.sum() == 0:
         raise ValueError(
@@ -79,7 +79,7 @@ def ratio_interval(
 def _resampled_rows(
     num_samples: int, num_resamples: int, seed: int
 ) -> Iterator[Int[Tensor, "resamples samples"]]:
-    """Rows drawn with replacement, some resamples at a time."""
+    """Draws rows with replacement, some resamples at a time."""
     if num_samples < 2:
         raise ValueError(f"{num_samples} samples show no spread; give 2 or more")
     if num_resamples < 100:
@@ -109,7 +109,7 @@ def pooled_entropy_interval(
     *,
     level: float = 0.95,
 ) -> Interval:
-    """The pooled entropy with a normal interval whose standard error is the jackknife's over samples.
+    """Computes the pooled entropy, with a normal interval by the jackknife over samples.
 
     It covers the mean entropy of sets of this many tokens, which is what is compared at equal
     counts, and not the higher entropy of unlimited text. A bootstrap would lie too low and the
@@ -128,7 +128,7 @@ def pooled_entropy_interval(
 def _entropies_without_each(
     tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]
 ) -> Float[Tensor, " samples"]:
-    """The pooled entropy with each sample left out: ln N - Σ n ln n / N with counts reduced."""
+    """Computes the pooled entropy without each sample: ln N - Σ n ln n / N with reduced counts."""
     samples, kinds, counts = counts_by_sample(tokens, is_generated)
     pooled = torch.bincount(tokens[is_generated]).double()
     n_log_n = torch.xlogy(pooled, pooled)
@@ -140,7 +140,7 @@ def _entropies_without_each(
 
 
 def interpolate_at(points: Sequence[tuple[float, float]], entropy: float) -> float | None:
-    """The NLL of a frontier at an entropy; None where the frontier does not reach it.
+    """Returns the NLL of a frontier at an entropy; None where the frontier does not reach it.
 
     `points` are (entropy, NLL) in the order of the sweep; neighbours are joined by straight lines.
     A frontier may turn back and pass the entropy several times: the lowest NLL counts, being a
@@ -158,7 +158,7 @@ def interpolate_at(points: Sequence[tuple[float, float]], entropy: float) -> flo
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean over seeds and its standard error, from the unbiased variance."""
+    """Returns the mean over seeds and its standard error, from the unbiased variance."""
     if len(values) < 2:
         raise ValueError(f"{len(values)} values have no standard error; give 2 or more seeds")
     mean = math.fsum(values) / len(values)

@@ -49,7 +49,7 @@ def mauve(
     num_restarts: int = 5,
     max_iterations: int = 500,
 ) -> Mauve:
-    """MAUVE of two sets of features, one row per text; the order of sets and rows is of no account."""
+    """Computes MAUVE of two sets of features, one row per text; the order of sets and rows has no effect."""
     num_p, num_q = len(features_p), len(features_q)
     if num_clusters is None:
         num_clusters = max(2, round(min(num_p, num_q) / SAMPLES_PER_CLUSTER))
@@ -96,7 +96,7 @@ def _histogram(clusters: Int[Tensor, " samples"], num_clusters: int) -> Float[Te
 def principal_components(
     rows: Float[Tensor, "samples width"], explained_variance: float
 ) -> Float[Tensor, "samples kept"]:
-    """Coordinates along the fewest principal axes that explain this share of the variance."""
+    """Computes coordinates along the fewest principal axes that explain this share of the variance."""
     centred = rows - rows.mean(0)
     variances, axes = torch.linalg.eigh(centred.T @ centred)
     explained = variances.flip(0).clamp(min=0).cumsum(0)
@@ -121,7 +121,7 @@ def k_means(
     max_iterations: int,
     seed: int,
 ) -> Clustering:
-    """The best of several runs of Lloyd's algorithm, each from samples drawn as centres."""
+    """Returns the best of several runs of Lloyd's algorithm, each from samples drawn as centres."""
     generator = torch.Generator().manual_seed(seed)
     runs = []
     for _ in range(num_restarts):
@@ -135,7 +135,7 @@ def _lloyd(
     centres: Float[Tensor, "clusters width"],
     max_iterations: int,
 ) -> Clustering:
-    """Assign and average in turn until the inertia falls no more."""
+    """Assigns and averages in turn until the inertia falls no more."""
     clusters, distances = _nearest(rows, centres)
     inertia = float(distances.double().sum())
     for _ in range(max_iterations):
@@ -151,7 +151,7 @@ def _lloyd(
 def _nearest(
     rows: Float[Tensor, "samples width"], centres: Float[Tensor, "clusters width"]
 ) -> tuple[Int[Tensor, " samples"], Float[Tensor, " samples"]]:
-    """Each row's nearest centre and its squared distance: ‖x‖² - 2 x·c + ‖c‖²."""
+    """Returns each row's nearest centre and its squared distance: ‖x‖² - 2 x·c + ‖c‖²."""
     norms = centres.square().sum(1)
     block = max(1, DISTANCES_AT_A_TIME // len(centres))
     nearest = [torch.addmm(norms, part, centres.T, alpha=-2).min(1) for part in rows.split(block)]
@@ -165,7 +165,7 @@ def _means(
     distances: Float[Tensor, " samples"],
     num_clusters: int,
 ) -> Float[Tensor, "clusters width"]:
-    """The mean of each cluster; an empty one starts anew at a row that is far from its centre.
+    """Returns the mean of each cluster; an empty one starts anew at a row that is far from its centre.
 
     Summed in float64: a GPU adds in any order, and the difference is lost in rounding.
     """
@@ -179,25 +179,17 @@ def _means(
     return means
 
 
-def area_under_divergence_curve(
+def divergence_curve(
     p: Float[Tensor, " clusters"],
     q: Float[Tensor, " clusters"],
     *,
     scaling: float = 5.0,
     num_weights: int = 25,
-) -> float:
-    """MAUVE of two histograms, each of which sums to 1."""
-    return area_under(divergence_curve(p, q, scaling=scaling, num_weights=num_weights))
-
-
-def divergence_curve(
-    p: Float[Tensor, " clusters"],
-    q: Float[Tensor, " clusters"],
-    *,
-    scaling: float,
-    num_weights: int,
 ) -> Float[Tensor, "points 2"]:
-    """Points of the curve for evenly spaced mixture weights, between its two corners."""
+    """Returns points of the curve for evenly spaced mixture weights, between its two corners.
+
+    `p` and `q` are histograms, each of which sums to 1.
+    """
     weights = torch.linspace(END, 1 - END, num_weights, dtype=torch.double, device=p.device)
     p, q = p.double(), q.double()
     mixtures = weights[:, None] * p + (1 - weights[:, None]) * q
@@ -207,11 +199,11 @@ def divergence_curve(
 
 
 def _kl(p: Float[Tensor, " clusters"], r: Float[Tensor, "weights clusters"]) -> Tensor:
-    """KL(p ‖ r) for mixtures r, which are positive where p is; rounding does not make it negative."""
+    """Returns KL(p ‖ r) for mixtures r, which are positive where p is; rounding does not make it negative."""
     return (torch.xlogy(p, p) - torch.xlogy(p, r)).sum(1).clamp(min=0)
 
 
 def area_under(curve: Float[Tensor, "points 2"]) -> float:
-    """The area by trapezia. Exchanging the axes gives the same, as the ends lie on both axes."""
+    """Returns the area by trapezia. Exchanging the axes gives the same, as the ends lie on both axes."""
     x, y = curve.T
     return float(((x[:-1] - x[1:]) * (y[:-1] + y[1:])).sum() / 2)

@@ -38,7 +38,7 @@ class Symbols:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a score is computed from; the axes before the last are pairs of texts, or a corpus."""
+    """The counts that give a score; the axes before the last are pairs of texts, or a corpus."""
 
     matches: Float[np.ndarray, "*pairs orders"]
     candidate: Float[np.ndarray, "*#pairs orders"]
@@ -46,13 +46,13 @@ class Statistics:
     reference: Float[np.ndarray, "*#pairs orders"]
 
     def sum(self) -> "Statistics":
-        """Of a corpus, from those of its sentences: BLEU and chrF of a corpus are no means."""
+        """Adds up sentences to a corpus: its BLEU and chrF are no means of theirs."""
         return Statistics(self.matches.sum(0), self.candidate.sum(0), self.reference.sum(0))
 
 
 @dataclass(frozen=True)
 class _Counts:
-    """The n-grams of one length: entries (n-gram, text, how often), sorted in this order."""
+    """The n-grams of one length: entries (n-gram, text, count), sorted in this order."""
 
     ngrams: Int[np.ndarray, " entries"]
     texts: Int[np.ndarray, " entries"]
@@ -60,32 +60,33 @@ class _Counts:
     totals: Int[np.ndarray, " texts"]
 
 
-def bleu(found: Statistics, *, effective_order: bool) -> Float[np.ndarray, "*pairs"]:
-    """BLEU from 0 to 100, with exponential smoothing and brevity penalty.
+def bleu(counts: Statistics, *, effective_order: bool) -> Float[np.ndarray, "*pairs"]:
+    """Computes BLEU from 0 to 100, with exponential smoothing and brevity penalty.
 
     With `effective_order` the geometric mean is over the lengths that the candidate has, as befits
     single sentences; without, a candidate of fewer than four words has 0, as befits a corpus.
     """
-    product, smoothed = np.ones(found.matches.shape[:-1]), np.ones(found.matches.shape[:-1])
-    for n in range(found.matches.shape[-1]):
-        matches, total = found.matches[..., n], found.candidate[..., n]
+    *pairs, num_orders = counts.matches.shape
+    product, smoothed = np.ones(pairs), np.ones(pairs)
+    for n in range(num_orders):
+        matches, total = counts.matches[..., n], counts.candidate[..., n]
         smoothed = np.where((matches == 0) & (total > 0), smoothed / 2, smoothed)
         precision = np.where(matches > 0, matches, smoothed) / np.maximum(total, 1)
         product *= np.where(total > 0, precision, 1.0 if effective_order else 0.0)
-    num_orders = (found.candidate > 0).sum(-1) if effective_order else found.matches.shape[-1]
-    length, wanted = found.candidate[..., 0], found.reference[..., 0]
+    orders = (counts.candidate > 0).sum(-1) if effective_order else num_orders
+    length, wanted = counts.candidate[..., 0], counts.reference[..., 0]
     brevity = np.exp(np.minimum(1 - wanted / np.maximum(length, 1), 0))
-    score = 100 * brevity * product ** (1 / np.maximum(num_orders, 1))
-    return np.where(found.matches[..., 0] > 0, score, 0.0)
+    score = 100 * brevity * product ** (1 / np.maximum(orders, 1))
+    return np.where(counts.matches[..., 0] > 0, score, 0.0)
 
 
-def chrf(found: Statistics) -> Float[np.ndarray, "*pairs"]:
-    """chrF2 from 0 to 100: F-score of mean precision and recall over the lengths that both have."""
-    is_shared = (found.candidate > 0) & (found.reference > 0)
+def chrf(counts: Statistics) -> Float[np.ndarray, "*pairs"]:
+    """Computes chrF2 from 0 to 100, the F-score of mean precision and recall over shared lengths."""
+    is_shared = (counts.candidate > 0) & (counts.reference > 0)
     num_orders = np.maximum(is_shared.sum(-1), 1)
     precision, recall = (
-        np.where(is_shared, found.matches / np.maximum(total, 1), 0).sum(-1) / num_orders
-        for total in (found.candidate, found.reference)
+        np.where(is_shared, counts.matches / np.maximum(total, 1), 0).sum(-1) / num_orders
+        for total in (counts.candidate, counts.reference)
     )
     below = RECALL_WEIGHT * precision + recall
     score = (1 + RECALL_WEIGHT) * precision * recall / np.where(below > 0, below, 1)
@@ -93,7 +94,7 @@ def chrf(found: Statistics) -> Float[np.ndarray, "*pairs"]:
 
 
 def word_symbols(texts: Sequence[str], tokenize: str) -> Symbols:
-    """Texts as words, by a tokenisation of sacreBLEU."""
+    """Splits texts into words by a tokenisation of sacreBLEU."""
     split = word_splitter(tokenize)
     words = [split(text) for text in texts]
     numbers: dict[str, int] = {}
@@ -102,7 +103,7 @@ def word_symbols(texts: Sequence[str], tokenize: str) -> Symbols:
 
 
 def character_symbols(texts: Sequence[str]) -> Symbols:
-    """Texts as characters without spaces."""
+    """Splits texts into characters without spaces."""
     joined = ["".join(text.split()) for text in texts]
     encoded = "".join(joined).encode("utf-32-le", "surrogatepass")
     values = np.frombuffer(encoded, "<u4").astype(np.int64)
@@ -115,7 +116,7 @@ def _owners(lengths: Sequence[int]) -> Int[np.ndarray, " symbols"]:
 
 @cache
 def word_splitter(tokenize: str) -> Callable[[str], list[str]]:
-    """The words that BLEU counts: `none` splits at spaces, other names are sacreBLEU's (13a, intl, zh)."""
+    """Returns what splits a text into BLEU's words: `none` at spaces, other names are sacreBLEU's."""
     if tokenize == PLAIN:
         return str.split
     try:
@@ -131,7 +132,7 @@ def word_splitter(tokenize: str) -> Callable[[str], list[str]]:
 
 
 def pairwise_statistics(symbols: Symbols, longest: int) -> Statistics:
-    """Of each text (first axis) as a candidate with each text (second axis) as its reference."""
+    """Compares each text (first axis) as a candidate with each text (second axis) as its reference."""
     counted = list(_counts_by_order(symbols, longest))
     totals = np.stack([each.totals for each in counted], -1).astype(float)
     matches = np.stack([_pairwise_matches(each) for each in counted], -1)
@@ -141,17 +142,17 @@ def pairwise_statistics(symbols: Symbols, longest: int) -> Statistics:
 def bleu_statistics(
     candidates: Sequence[str], references: Sequence[str], *, tokenize: str
 ) -> Statistics:
-    """For BLEU, of each candidate with its own reference."""
+    """Compares each candidate with its own reference, for BLEU."""
     return _aligned(word_symbols(_paired(candidates, references), tokenize), WORD_ORDER)
 
 
 def chrf_statistics(candidates: Sequence[str], references: Sequence[str]) -> Statistics:
-    """For chrF, of each candidate with its own reference.
+    """Compares each candidate with its own reference, for chrF.
 
     As in sacreBLEU, n-grams of a length that the reference lacks do not count: it matters for sums.
     """
-    found = _aligned(character_symbols(_paired(candidates, references)), CHARACTER_ORDER)
-    return replace(found, candidate=np.where(found.reference > 0, found.candidate, 0.0))
+    counts = _aligned(character_symbols(_paired(candidates, references)), CHARACTER_ORDER)
+    return replace(counts, candidate=np.where(counts.reference > 0, counts.candidate, 0.0))
 
 
 def _paired(candidates: Sequence[str], references: Sequence[str]) -> list[str]:
@@ -164,7 +165,7 @@ def _paired(candidates: Sequence[str], references: Sequence[str]) -> list[str]:
 
 
 def _aligned(symbols: Symbols, longest: int) -> Statistics:
-    """Of the first half of the texts as candidates, each with its reference in the second half."""
+    """Compares each text of the first half, as a candidate, with its reference in the second half."""
     counted = list(_counts_by_order(symbols, longest))
     size = symbols.num_texts // 2
     totals = np.stack([each.totals for each in counted], -1).astype(float)
@@ -173,7 +174,7 @@ def _aligned(symbols: Symbols, longest: int) -> Statistics:
 
 
 def _counts_by_order(symbols: Symbols, longest: int) -> Iterator[_Counts]:
-    """For n = 1 … longest; an n-gram is numbered by its (n-1)-gram and its last symbol."""
+    """Yields counts for n = 1 … longest; an n-gram is numbered by its (n-1)-gram and its last symbol."""
     singles = _dense(symbols.values)
     ids, base = singles, len(singles) + 1
     for n in range(1, longest + 1):
@@ -185,7 +186,7 @@ def _counts_by_order(symbols: Symbols, longest: int) -> Iterator[_Counts]:
 
 
 def _dense(ids: Int[np.ndarray, " ids"]) -> Int[np.ndarray, " ids"]:
-    """Equal numbers for equal ids, from 0 without gaps, so that their products cannot overflow."""
+    """Renumbers ids from 0 without gaps, so that their products cannot overflow."""
     return np.unique(ids, return_inverse=True)[1]
 
 
@@ -196,7 +197,7 @@ def _counted(ids: np.ndarray, texts: np.ndarray, num_texts: int) -> _Counts:
 
 
 def _pairwise_matches(counted: _Counts) -> Float32[np.ndarray, "texts texts"]:
-    """Counts below 2^24 are exact in float32."""
+    """Counts the matches of all pairs; counts below 2^24 are exact in float32."""
     num_texts = len(counted.totals)
     matches = np.zeros((num_texts, num_texts), np.float32)
     for texts, features in _shared_features(counted, max(1, CELLS_AT_A_TIME // num_texts)):
@@ -208,9 +209,9 @@ def _pairwise_matches(counted: _Counts) -> Float32[np.ndarray, "texts texts"]:
 
 
 def _shared_features(counted: _Counts, at_a_time: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(text, feature) where a text has n-gram g at least k times: each (g, k) is a feature.
+    """Yields (text, feature) where a text has n-gram g at least k times: each (g, k) is a feature.
 
-    Those of a single text match nothing but themselves and are left out: most of the long n-grams.
+    Features of a single text match nothing but themselves and are left out: most of the long n-grams.
     """
     times = np.arange(counted.counts.sum()) - np.repeat(
         np.cumsum(counted.counts) - counted.counts, counted.counts
