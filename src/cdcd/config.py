@@ -1,10 +1,13 @@
 """The configuration of a run."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from cdcd.data.corpus import BUILT_IN
+from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS
+from cdcd.data.sequences import is_dataset
 from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.objective import ObjectiveConfig
 from cdcd.diffusion.process import ProcessConfig
@@ -12,84 +15,78 @@ from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.diffusion.warping import WarpConfig
 from cdcd.networks.diffusion_text import NetworkConfig
 from cdcd.networks.encoder_decoder import Seq2SeqConfig
+from cdcd.settings import Effects, check_ranges, from_dict
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """What is learnt from."""
+    """The corpus, and how it becomes sequences of tokens."""
 
     source: str = "tales"
     """A built-in corpus (`tales`, `markov`), a prepared data set, a text file (one document a line) or a
-    folder (one a file). For translation: `numerals` or a prepared data set of pairs."""
+    folder (one document a file). For translation: `numerals` or a prepared data set of pairs."""
     split: str = "train"
-    """Which part of a prepared data set is trained on; a judge is trained on `judge`."""
+    """Split of a prepared data set that is trained on; a judge is trained on `judge`."""
     tokenizer: Literal["auto", "words", "sentencepiece", "symbols", "bytes"] = "auto"
-    """`words` splits at spaces and punctuation, `symbols` at spaces; `auto`: words for built-in corpora,
-    else sentencepiece. A prepared data set brings its own."""
+    """Tokenizer of a corpus that is not prepared: `words` splits at spaces and punctuation, `symbols` at
+    spaces; `auto`: words for built-in corpora, else sentencepiece."""
     vocab_size: int = 32_000
-    """Largest size of the vocabulary that is learnt from the corpus."""
+    """Largest size of a vocabulary that is learnt from the corpus."""
     length: int = 64
-    """Tokens in a sequence; of a translation: in the target, its end and padding included."""
+    """Tokens in a sequence; for translation, in the target, with its EOS and padding."""
     source_length: int = 64
-    """Most tokens of a text to translate, its end included."""
+    """Largest number of tokens in a source, with its EOS; longer pairs are left out."""
     languages: str = "en-de"
-    """The languages of the pairs' sources and targets, as two tags."""
-    extra_padding: float = 0.0
-    """Padding put at random places among the tokens of a target in training: up to so much for each token. It
-    is dropped from translations."""
+    """Language tags of the pairs' sources and targets."""
     subword_sampling: float = 0.0
-    """Split the words of sources into pieces at random in training, and for every settled sample but the first,
-    each way with its probability to this power (0.2 where pairs are few); 0: always the likeliest way."""
+    """Subword regularisation: in training, words of sources are split into pieces at random, each split with
+    its probability to this power (0.2 where pairs are few); 0: always the likeliest split."""
     reverse: bool = False
-    """Translate the other way: from the targets of a prepared data set to its sources."""
+    """Translate from the targets of a prepared data set to its sources."""
     layout: Literal["documents", "stream"] = "stream"
-    """`documents`: each starts a sequence of its own, the rest is padding; `stream`: one after another."""
+    """`documents`: every document starts a sequence, which is padded; `stream`: documents follow one another,
+    cut into sequences."""
     num_documents: int = 60_000
     """Documents drawn from a built-in corpus."""
     num_states: int = 12
-    """Number of tokens of the `markov` language."""
+    """Words of the `markov` language."""
     valid_share: float = 0.05
-    """Share of the documents held out for validation."""
+    """Share of the documents held out for validation, if the corpus is not prepared."""
 
     def __post_init__(self) -> None:
-        for name in ("length", "source_length"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"data.{name} is {getattr(self, name)}, it must be at least 2")
-        for name in ("extra_padding", "subword_sampling"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(
-                    f"data.{name} is {getattr(self, name)}, it must be between 0 and 1"
-                )
+        sizes = ("length", "source_length", "vocab_size", "num_documents", "num_states")
+        check_ranges(
+            self,
+            "data",
+            at_least={2: sizes},
+            share=["subword_sampling"],
+            inner_share=["valid_share"],
+        )
         if not re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", self.languages):
             raise ValueError(
-                f"data.languages is {self.languages!r}; give two tags of languages, such as en-de"
+                f"data.languages is {self.languages!r}; give two language tags, such as en-de"
             )
-        if not 0 < self.valid_share < 1:
-            raise ValueError(f"data.valid_share is {self.valid_share}, it must be between 0 and 1")
-        for name in ("vocab_size", "num_documents", "num_states"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"data.{name} is {getattr(self, name)}, it must be at least 2")
 
     @property
     def direction(self) -> tuple[str, str]:
-        """The language that is translated, and the one into which."""
+        """The language that is translated, and the language of the translation."""
         source, _, target = self.languages.partition("-")
         return (target, source) if self.reverse else (source, target)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How it is learnt."""
+    """Optimisation, precision, validation and checkpoints."""
 
     steps: int = 1_000_000
-    """Optimiser steps in all."""
+    """Number of optimiser steps."""
     batch_size: int = 1024
-    """Sequences a step, over all ranks."""
+    """Sequences in a step, over all ranks."""
     accumulate: int = 1
-    """Parts that each rank's share of the batch is cut into to save memory; the result is the same."""
+    """Parts that every rank's share of the batch is computed in, to save memory; the result is the same."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """How several ranks (torchrun) hold the model: each all of it (`ddp`), or each a part (`fsdp`), for
-    models that do not fit one GPU; `auto`: ddp. Without torchrun it has no effect."""
+    """Placement of the model under torchrun: the whole model on every rank (`ddp`), or a part on each (`fsdp`),
+    for models that do not fit one GPU; `auto`: ddp. A single process holds the whole model."""
     optimiser: Literal["adam", "muon"] = "adam"
     """`adam` (the paper) or `muon` for the blocks' matrices, with Adam for the rest."""
     learning_rate: float = 1e-4
@@ -101,67 +98,53 @@ class TrainingConfig:
     momentum: float = 0.95
     """Muon's momentum."""
     label_smoothing: float = 0.0
-    """Share of the target that goes to all tokens alike; autoregressive translators only."""
+    """Probability that the training target spreads evenly over all tokens; for autoregressive translators."""
     schedule: Literal["constant", "inverse_sqrt"] = "constant"
-    """The learning rate after its warm-up: constant, or falling with the root of the steps."""
+    """Learning rate after its warm-up: constant, or falling with the square root of the step."""
     warmup_steps: int = 0
-    """Steps over which the learning rate rises linearly."""
+    """First steps, over which the learning rate rises linearly."""
     decay_steps: int = 0
     """Last steps, over which the learning rate falls linearly to zero."""
     clip_norm: float = 1.0
-    """Largest norm of the gradient; 0 is off. The warp is outside of it."""
+    """Largest norm of the gradient, without the warp's; 0: no clipping."""
     average_decay: float = 0.0
-    """Decay of the moving average of the weights that sampling uses; 0: the weights themselves."""
+    """Decay of the moving average of the weights, which sampling uses; 0: no average."""
     seed: int = 0
     """Seed of everything random."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; `auto`: on the GPU if there is one."""
+    """Device to train on; `auto`: the GPU if there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the network; `auto`: bfloat16 autocast on a GPU, float32 on a CPU."""
     compile: Literal["auto", "on", "graphs", "off"] = "auto"
-    """Compile the loss with torch.compile; `graphs`: and capture whole steps as a CUDA graph, which saves
-    the time of launching many small kernels (on one GPU; on several it is `on`); `auto`: `graphs` on
-    a GPU, `off` elsewhere."""
+    """`on`: compile the loss with torch.compile; `graphs`: also capture whole steps as a CUDA graph, which saves
+    the time of launching small kernels (on one GPU; on several as `on`); `auto`: `graphs` on a GPU, else `off`."""
     log_every: int = 10
     """Steps between lines of metrics.jsonl."""
     validate_every: int = 5_000
     """Steps between validations; 0: only at the end."""
     valid_sequences: int = 256
-    """Held-out sequences that are validated, at each noise level."""
+    """Held-out sequences that a validation reads, at every noise level."""
     checkpoint_every: int = 5_000
     """Steps between checkpoints; 0: only at the end."""
     keep_checkpoints: int = 3
-    """How many checkpoints are kept."""
+    """Number of checkpoints that are kept."""
     patience: int = 0
-    """Stop after this many validations without a new best loss, and keep the best; 0: never stop early."""
+    """Validations without a new best loss after which training stops and keeps the best; 0: never stop early."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "batch_size",
-            "accumulate",
-            "log_every",
-            "valid_sequences",
-            "keep_checkpoints",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"training.{name} is {getattr(self, name)}, it must be at least 1")
-        for name in (
-            "steps",
-            "warmup_steps",
-            "decay_steps",
-            "clip_norm",
-            "validate_every",
-            "patience",
-        ):
-            if getattr(self, name) < 0:
-                raise ValueError(
-                    f"training.{name} is {getattr(self, name)}, it must not be negative"
-                )
-        if self.learning_rate <= 0:
-            raise ValueError(f"training.learning_rate is {self.learning_rate}, it must be positive")
-        for name in ("average_decay", "momentum", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"training.{name} is {getattr(self, name)}, it must be in [0, 1)")
+        check_ranges(
+            self,
+            "training",
+            at_least={
+                1: ("batch_size", "accumulate", "log_every", "valid_sequences", "keep_checkpoints")
+            },
+            not_negative=(
+                *("steps", "warmup_steps", "decay_steps", "clip_norm", "patience"),
+                *("validate_every", "checkpoint_every"),
+            ),
+            positive=["learning_rate"],
+            below_one=("average_decay", "beta1", "beta2", "momentum", "label_smoothing"),
+        )
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"training.batch_size ({self.batch_size}) must be a multiple of "
@@ -182,44 +165,37 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingConfig:
-    """How tokens are drawn: temperature, then the top k, then the nucleus."""
+    """Autoregressive sampling: logits are divided by the temperature, then the top k, then the nucleus is kept."""
 
     temperature: float = 1.0
-    """Divides the logits; 0 always takes the most likely token."""
+    """Divisor of the logits; 0: always the most likely token."""
     top_k: int = 0
-    """Keep this many of the most likely tokens; 0 keeps all."""
+    """Number of the most likely tokens that are kept; 0: all."""
     nucleus: float = 1.0
-    """Keep the most likely tokens up to this mass."""
+    """Probability mass of the most likely tokens that are kept."""
     suppress_eos: bool = False
     """Never end a document: every sequence is filled, as the paper does for MAUVE (§6.5)."""
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "top_k"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must not be negative")
-        if not 0 < self.nucleus <= 1:
-            raise ValueError(f"nucleus is {self.nucleus}, it must be above 0 and at most 1")
+        check_ranges(self, not_negative=("temperature", "top_k"), above_zero=["nucleus"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class BeamConfig:
-    """How widely is searched, and for what."""
+    """Beam search of autoregressive translators."""
 
     beam_size: int = 4
-    """Hypotheses kept a sentence."""
+    """Hypotheses that are kept for a sentence."""
     length_penalty: float = 0.6
-    """α; 0 compares plain ln p, larger values prefer longer targets."""
+    """Exponent α of the length penalty: 0 compares plain ln p, larger values prefer longer targets."""
     max_length: int | None = None
-    """Most tokens of a target, with its EOS; none: as many as the model's."""
+    """Largest number of tokens in a target, with its EOS; none: the model's."""
 
     def __post_init__(self) -> None:
-        if self.beam_size < 1:
-            raise ValueError(f"beam_size is {self.beam_size}, it must be at least 1")
-        if self.max_length is not None and self.max_length < 1:
-            raise ValueError(f"max_length is {self.max_length}, it must be at least 1")
+        check_ranges(self, at_least={1: ("beam_size", "max_length")})
 
     def penalty(self, length: int) -> float:
-        """What ln p of a target of this length is divided by."""
+        """Returns the divisor of ln p of a target of this length."""
         return ((5 + length) / 6) ** self.length_penalty
 
 
@@ -254,34 +230,85 @@ class RunConfig:
         if self.task == "translation" and self.training.strategy == "fsdp":
             raise ValueError("translation models are not sharded (fsdp): choose ddp")
 
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """Sections and settings that a model of this kind does not have."""
-        autoregressive, translates = self.model == "autoregressive", self.task == "translation"
-        return (
-            *(DIFFUSION_ONLY if autoregressive else ("decoding",)),
-            *(TEXT_ONLY if translates else TRANSLATION_ONLY),
-            *(("data.extra_padding",) if autoregressive else ()),
-            *(() if autoregressive and translates else ("beam", "training.label_smoothing")),
-        )
+
+REMOVED = {"data.extra_padding": 0.0, "objective.self_conditioning_lag": 0.0}
+"""Settings of earlier versions, with the values at which they did nothing."""
 
 
-DIFFUSION_ONLY = ("process", "embedding", "warp", "objective", "sampling")
-TEXT_ONLY = ("network", "data.tokenizer", "data.layout", "data.num_states")
-TRANSLATION_ONLY = (
-    "seq2seq",
-    "data.source_length",
-    "data.languages",
-    "data.extra_padding",
-    "data.subword_sampling",
-    "data.reverse",
-)
-
-
-def refuse_unused(config: RunConfig, changes: Iterable[str]) -> None:
-    """A setting that a run's model does not have is a mistake, not a thing to ignore."""
-    for name in changes:
-        if name in config.unused or name.split(".")[0] in config.unused:
+def read_config(values: Mapping[str, Any]) -> RunConfig:
+    """Builds a run's configuration from JSON, also from that of an earlier version."""
+    if not isinstance(values, Mapping):
+        return from_dict(RunConfig, values)
+    values = {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
+    for name, neutral in REMOVED.items():
+        section, _, field_name = name.partition(".")
+        value = values.get(section, {}).pop(field_name, neutral)
+        if value != neutral:
             raise ValueError(
-                f"{name} is no setting of {config.model} models for {config.task}; leave it out"
+                f"the run was trained with {name} {value}, which this version of cdcd no longer has; "
+                f"use the version that trained it (cdcd_version in its config.json)"
             )
+    return from_dict(RunConfig, values)
+
+
+def effects(config: RunConfig) -> Effects:
+    """Lists the settings of a run that have an effect only together with others."""
+    data, objective = config.data, config.objective
+    is_diffusion, is_text = config.model == "diffusion", config.task == "text"
+    is_built_in, is_prepared = data.source in BUILT_IN, is_dataset(data.source)
+    learns_vocabulary = is_text and not is_prepared and data.tokenizer != "bytes"
+    if is_built_in and data.tokenizer in ("auto", "words"):
+        learns_vocabulary = False
+    return [
+        (
+            is_diffusion,
+            "model diffusion",
+            ("process", "embedding", "warp", "objective", "sampling"),
+        ),
+        (is_diffusion, "model diffusion", ("network.time_input", "seq2seq.time_units")),
+        (is_diffusion, "model diffusion", ("network.time_units",)),
+        (not is_diffusion, "model autoregressive", ("decoding",)),
+        (is_text, "task text", ("network", "data.tokenizer", "data.layout", "data.num_states")),
+        (not is_text, "task translation", ("seq2seq", "data.source_length", "data.languages")),
+        (not is_text, "task translation", ("data.subword_sampling", "data.reverse")),
+        (
+            not is_diffusion and not is_text,
+            "model autoregressive with task translation",
+            ("beam", "training.label_smoothing"),
+        ),
+        (not is_prepared, "a corpus that is not prepared", ("data.tokenizer", "data.valid_share")),
+        (learns_vocabulary, "a vocabulary that is learnt from the corpus", ("data.vocab_size",)),
+        (
+            is_built_in or data.source == BUILT_IN_PAIRS,
+            f"a built-in corpus ({', '.join((*BUILT_IN, BUILT_IN_PAIRS))})",
+            ("data.num_documents",),
+        ),
+        (data.source == "markov", "data.source markov", ("data.num_states",)),
+        (objective.masking == "mixed", "objective.masking mixed", ("objective.prefix_share",)),
+        (
+            objective.masking in ("mixed", "prefix"),
+            "objective.masking mixed or prefix",
+            ("objective.prefix_length",),
+        ),
+        (
+            objective.masking != "none" or not is_text,
+            "given tokens: another objective.masking than none",
+            ("objective.conditioning_dropout",),
+        ),
+        (
+            objective.self_conditioning,
+            "objective.self_conditioning true",
+            ("objective.self_conditioned_share",),
+        ),
+        (config.warp.train, "warp.train true", ("warp.temperature", "warp.uniformity")),
+        (
+            not config.embedding.normalise,
+            "embedding.normalise false (normalised rows have a constant norm)",
+            ("embedding.l2_penalty",),
+        ),
+        (
+            config.training.optimiser == "muon",
+            "training.optimiser muon",
+            ("training.momentum",),
+        ),
+    ]

@@ -13,8 +13,18 @@ import inspect
 import math
 import textwrap
 import types
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Mapping, Sequence
+from typing import (
+    Any,
+    Literal,
+    NoReturn,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 T = TypeVar("T")
 
@@ -80,6 +90,19 @@ def check_ranges(
             if value is not None and not is_allowed(value):
                 prefix = f"{section}." if section else ""
                 raise ValueError(f"{prefix}{name} is {value}, it must {limit}")
+
+
+Effects: TypeAlias = Sequence[tuple[bool, str, Sequence[str]]]
+"""Settings, or whole sections, that have an effect only under a condition: whether it is met, the
+condition in words, and the names."""
+
+
+def refuse_without_effect(names: Iterable[str], effects: Effects) -> None:
+    """Raises an error where one of the settings that a user gave would do nothing."""
+    for name in names:
+        for is_met, condition, settings in effects:
+            if not is_met and (name in settings or name.split(".")[0] in settings):
+                raise ValueError(f"{name} has no effect here: it needs {condition}; leave it out")
 
 
 def field_docs(cls: type) -> dict[str, str]:

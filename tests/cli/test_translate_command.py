@@ -359,22 +359,25 @@ def test_fine_tuning_keeps_lengths_and_languages(place, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--data.languages", "xx"), "data.languages is 'xx'; give two tags .* such as en-de"),
-        (("--data.languages", "en_de"), "data.languages is 'en_de'; give two tags"),
+        (
+            ("--data.languages", "xx"),
+            "data.languages is 'xx'; give two language tags, such as en-de",
+        ),
+        (("--data.languages", "en_de"), "data.languages is 'en_de'; give two language tags"),
         (("--data.languages", "en-fr"), "data.languages is en-fr; numerals are written in en-de"),
         (("--data.reverse", "true"), "data.reverse is for prepared data sets"),
         (
             ("--network.width", 64),
-            "network.width is no setting of diffusion models for translation",
+            "network.width has no effect here: it needs task text",
         ),
         (("--seq2seq.width", 7), r"seq2seq.width \(7\) must be even and a multiple"),
-        (("--beam.beam-size", 2), "beam.beam_size is no setting of diffusion models"),
-        (("--training.label-smoothing", 0.1), "label_smoothing is no setting of diffusion models"),
-        (("--data.layout", "stream"), "data.layout is no setting of .* for translation"),
+        (("--beam.beam-size", 2), "beam.beam_size has no effect .* model autoregressive"),
         (
-            ("--model", "autoregressive", "--data.extra-padding", 0.1),
-            "data.extra_padding is no setting of autoregressive models for translation",
+            ("--training.label-smoothing", 0.1),
+            "label_smoothing has no effect .* model autoregressive",
         ),
+        (("--data.layout", "stream"), "data.layout has no effect here: it needs task text"),
+        (("--data.extra-padding", 0.1), "unknown option --data.extra-padding"),
         (("--training.strategy", "fsdp"), "translation models are not sharded"),
         (("--training.schedule", "inverse_sqrt"), "set training.warmup_steps above 0"),
         (("--data.length", 3), r"none of 190 pairs fits into 32 \+ 3 tokens"),
@@ -387,7 +390,9 @@ def test_fine_tuning_keeps_lengths_and_languages(place, tmp_path):
     ],
 )
 def test_training_mistakes(place, capfd, options, message):
-    arguments = ("train", "--out", "{place}/new", *tiny_options(TRANSLATION), *options)
+    source = {"data.source": options[1]} if options[0] == "--data" else {}
+    tiny = tiny_options(TRANSLATION | source)
+    arguments = ("train", "--out", "{place}/new", *tiny, *options)
     assert_refused(place, capfd, message, *arguments)
 
 

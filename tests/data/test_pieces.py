@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
-from tiny import TINY_TRANSLATION, cdcd_main
+from tiny import cdcd_main, tiny_options
 
 from cdcd.config import DataConfig
 from cdcd.data.learning import train_sentencepiece
@@ -295,12 +295,8 @@ def test_a_resumed_run_is_the_uninterrupted_run(prepared, tmp_path):
         made = cdcd_main("train", "--out", tmp_path / name, *arguments)
         assert made == 0
 
-    options = [
-        part
-        for name, value in (TINY_TRANSLATION | {"data.subword_sampling": 0.2}).items()
-        for part in (f"--{name.replace('_', '-')}", value)
-    ]
-    start = ["--preset", "multi30k", "--data", prepared, *options]
+    changes = {"task": "translation", "data.source": str(prepared), "data.subword_sampling": 0.2}
+    start = tiny_options(changes)
     train("whole", *start)
     train("part", *start, "--training.steps", 4)
     train("part", "--resume", "--training.steps", 6)

@@ -538,14 +538,14 @@ def prepared(tmp_path_factory):
     shares = ("--valid-share", 0.1, "--test-share", 0.2, "--judge-share", 0.3)
     source = ("--source", place / "corpus.txt", "--tokenizer", "words", "--workers", 1)
     assert cdcd_main("data", "prepare", "--out", place / "set", *source, *shares) == 0
-    stream = {"data.layout": "stream"}
+    stream = {"data.layout": "stream", "data.source": str(place / "set")}
     for name, changes in (
         ("run", {}),
         ("judge", AUTOREGRESSIVE | {"data.split": "judge"}),
         ("baseline", AUTOREGRESSIVE),
         ("peeked", AUTOREGRESSIVE | {"data.split": "test"}),
     ):
-        options = tiny_options(TALES | stream | changes)
+        options = tiny_options(stream | changes)
         assert cdcd_main("train", "--data", place / "set", "--out", place / name, *options) == 0
     return place
 

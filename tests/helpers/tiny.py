@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from cdcd.cli import main
-from cdcd.config import DIFFUSION_ONLY, RunConfig
+from cdcd.config import RunConfig, effects
 from cdcd.presets import demo, numerals
-from cdcd.settings import override
+from cdcd.settings import override, refuse_without_effect
 from cdcd.training import run as runs
 
 TINY = {
@@ -71,19 +71,28 @@ def tiny_config(changes: Mapping[str, Any] | None = None) -> RunConfig:
 
 
 def tiny_options(changes: Mapping[str, Any] | None = None) -> list[str]:
-    """The same configuration as options of `cdcd train`."""
-    translates = (changes or {}).get("task") == "translation"
-    tiny = TINY_TRANSLATION if translates else TINY
-    options, settings = (
-        ["--preset", "numerals" if translates else "demo"],
-        tiny | dict(changes or {}),
-    )
-    unused = DIFFUSION_ONLY if settings.get("model") == "autoregressive" else ()
-    for name, value in settings.items():
-        if name in tiny and name.split(".")[0] in unused:
-            continue
-        options += [f"--{name.replace('_', '-')}", str(value)]
+    """Returns the same configuration as options of `cdcd train`, without tiny settings of no effect."""
+    changes = dict(changes or {})
+    is_translation = changes.get("task") == "translation"
+    tiny = TINY_TRANSLATION if is_translation else TINY
+    basis = {name: changes[name] for name in ("task", "data.source") if name in changes}
+    if changes.get("model") == "autoregressive":
+        basis["model"] = "autoregressive"
+    config = tiny_config(basis)
+    options = ["--preset", "numerals" if is_translation else "demo"]
+    for name, value in (tiny | changes).items():
+        if name in changes or has_effect(name, config):
+            options += [f"--{name.replace('_', '-')}", str(value)]
     return options
+
+
+def has_effect(name: str, config: RunConfig) -> bool:
+    """Returns whether `cdcd train` accepts a setting in a configuration."""
+    try:
+        refuse_without_effect([name], effects(config))
+    except ValueError:
+        return False
+    return True
 
 
 def start_tiny(out: Path, changes: Mapping[str, Any] | None = None) -> runs.Trainer:

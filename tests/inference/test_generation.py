@@ -336,7 +336,8 @@ def test_a_model_of_a_file_or_a_folder(tmp_path, capsys, kind, tokenizer):
         (corpus / "sub" / ".hidden" / "binary").write_bytes(b"\xff\xfe")
         for i, text in enumerate(TEXTS):
             (corpus / "sub" / f"{i}.txt").write_text(text, encoding="utf-8")
-    options = tiny_options({"training.steps": 3, "data.tokenizer": tokenizer})
+    source = {"data.source": str(corpus)}
+    options = tiny_options(source | {"training.steps": 3, "data.tokenizer": tokenizer})
     assert cdcd_main("train", "--data", corpus, "--out", tmp_path / "run", *options) == 0
     assert RunDirectory(tmp_path / "run").config.data.source == str(corpus)
     capsys.readouterr()

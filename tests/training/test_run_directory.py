@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import fields
 
 import pytest
 import torch
@@ -23,8 +24,8 @@ from tiny import (
 
 import cdcd
 from cdcd import files
-from cdcd.config import RunConfig
-from cdcd.settings import from_dict
+from cdcd.config import RunConfig, TrainingConfig
+from cdcd.settings import flatten, from_dict
 from cdcd.training import checkpoint as checkpoints
 from cdcd.training import run as runs
 from cdcd.training.checkpoint import RunDirectory
@@ -249,11 +250,13 @@ def test_another_folder_is_refused_and_unchanged(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("--network.width", 64), "network.width is fixed by the run"),
-        (("--data", "markov"), "data.source is fixed by the run"),
-        (("--training.seed", 1), "training.seed is fixed by the run"),
-        (("--training.optimiser", "muon"), "of another model or optimiser"),
-        (("--training.average-decay", 0), "has a tensor average."),
+        (("--network.width", 64), "network.width is fixed at 32 by the run"),
+        (("--data", "markov"), "data.source is fixed at tales by the run"),
+        (("--training.seed", 1), "another seed splits the corpus in another way"),
+        (("--training.batch-size", 4), "would be read from another position: step × batch size"),
+        (("--training.optimiser", "muon"), "holds the state of the other optimiser"),
+        (("--training.average-decay", 0), "the run keeps a moving average of its weights"),
+        (("--training.momentum", 0.5), "has no effect here: it needs training.optimiser muon"),
         (("--training.device", "cuda"), "there is no CUDA device"),
         (("--preset", "demo"), "leave out --preset"),
         (("--checkpoint", 5), "holds no checkpoint of step 5, only of 2, 4, 6"),
@@ -268,6 +271,48 @@ def test_a_resume_that_is_refused_changes_nothing(run, capsys, change, message):
     assert cdcd_main("train", "--resume", "--out", run, *more, *change) == 2
     assert message in capsys.readouterr().err
     assert contents(run) == before
+
+
+OTHER_TRAINING = {
+    **{"steps": 9, "accumulate": 2, "strategy": "ddp", "learning_rate": 1e-3, "beta1": 0.8},
+    **{"beta2": 0.9, "momentum": 0.8, "label_smoothing": 0.1, "schedule": "inverse_sqrt"},
+    **{"warmup_steps": 5, "decay_steps": 3, "clip_norm": 2.0, "average_decay": 0.9},
+    **{"device": "cpu", "dtype": "bfloat16", "compile": "on", "log_every": 3},
+    **{"validate_every": 2, "valid_sequences": 2, "checkpoint_every": 3, "keep_checkpoints": 2},
+    **{"patience": 2, "optimiser": "muon", "batch_size": 16, "seed": 5},
+}
+
+
+def is_accepted(run, changes):
+    try:
+        runs.changed_config(RunDirectory(run), changes)
+    except ValueError as error:
+        assert "is fixed at" in str(error)  # noqa: PT017
+        return False
+    return True
+
+
+def test_the_settings_that_a_resumed_run_can_change(run):
+    """Tries another value of every setting: of `training` all but three, and none of the model and data."""
+    config = RunDirectory(run).config
+    assert set(OTHER_TRAINING) == {f.name for f in fields(TrainingConfig)}
+    needs = {"training.warmup_steps": 4, "training.validate_every": 1}
+    for name, value in OTHER_TRAINING.items():
+        assert value != getattr(config.training, name), name
+        expected = name not in ("optimiser", "batch_size", "seed")
+        assert is_accepted(run, needs | {f"training.{name}": value}) == expected, name
+    for name, value in flatten(config).items():
+        if isinstance(value, float) and name.split(".")[0] in ("warp", "objective", "data"):
+            assert is_accepted(run, {name: value}), name
+            assert not is_accepted(run, {name: value * 0.97 + 0.0007}), name
+
+
+def test_averages_and_early_stopping_fix_more_settings(tmp_path):
+    changes = {"training.average_decay": 0, "training.patience": 2, "training.validate_every": 1}
+    run = train_tiny(tmp_path / "run", changes)
+    assert not is_accepted(run, {"training.average_decay": 0.5})
+    assert not is_accepted(run, {"training.valid_sequences": 2})
+    assert is_accepted(run, {"training.average_decay": 0.0, "training.valid_sequences": 4})
 
 
 def test_a_finished_run_says_how_to_go_on_and_does(run, capsys):

@@ -20,7 +20,7 @@ def train_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset",
         metavar="NAME",
-        help=f"one of {', '.join(PRESETS)} (default: small; of a translation: multi30k)",
+        help=f"one of {', '.join(PRESETS)} (default: small; for translation: multi30k)",
     )
     parser.add_argument(
         "--data",
@@ -33,8 +33,8 @@ def train_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=("always", "auto"),
         const="always",
-        help="go on with the run in --out; `auto`: or start it where there is none, for commands that "
-        "are repeated until they succeed (torchrun --max-restarts)",
+        help="continue the run in --out; `auto`: start it if there is none, for commands that are "
+        "repeated until they succeed (torchrun --max-restarts)",
     )
     parser.add_argument(
         "--checkpoint", metavar="STEP", type=int, help="resume from this checkpoint"
@@ -53,7 +53,7 @@ def train(options: Any) -> None:
 
 
 def _command(run: Path) -> str:
-    """What one does with a trained run."""
+    """Returns the command that uses a trained run."""
     from cdcd.training.checkpoint import RunDirectory
 
     name = shlex.quote(str(run))
@@ -70,7 +70,9 @@ def _train_in(world: "World", options: Any) -> str:
 
 
 def _trainer(options: Any, world: "World") -> "Trainer | None":
-    """A new run, one that goes on, or None where it has nothing left to do and may say so."""
+    """Starts or continues a run; returns None where `--resume auto` has nothing left to do."""
+    from cdcd.config import effects
+    from cdcd.settings import override, refuse_without_effect
     from cdcd.training import run
     from cdcd.training.checkpoint import RunDirectory
 
@@ -82,6 +84,8 @@ def _trainer(options: Any, world: "World") -> "Trainer | None":
             raise ValueError(
                 "--resume goes on with a run as it is: leave out --preset and --init-from"
             )
+        config = override(RunDirectory(options.out).config, changes)
+        refuse_without_effect(changes, effects(config))
         return run.resume(options.out, changes=changes, checkpoint=options.checkpoint, world=world)
     config = _new_config(options, changes)
     if options.resume == "auto" and world.on_main((options.out / "config.json").is_file):
@@ -101,9 +105,9 @@ def _changes(options: Any) -> dict[str, Any]:
 
 
 def _new_config(options: Any, changes: dict[str, Any]) -> "RunConfig":
-    from cdcd.config import refuse_unused
+    from cdcd.config import effects
     from cdcd.presets import preset
-    from cdcd.settings import override
+    from cdcd.settings import override, refuse_without_effect
     from cdcd.training import run
 
     default = "multi30k" if changes.get("task") == "translation" else "small"
@@ -111,5 +115,5 @@ def _new_config(options: Any, changes: dict[str, Any]) -> "RunConfig":
     if options.init_from is not None:
         config = run.inherited_config(config, options.init_from)
     config = override(config, changes)
-    refuse_unused(config, changes)
+    refuse_without_effect(changes, effects(config))
     return config

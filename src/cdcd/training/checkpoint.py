@@ -25,10 +25,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from cdcd._version import __version__
-from cdcd.config import RunConfig
+from cdcd.config import RunConfig, read_config
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer
 from cdcd.files import file_hash, read_json, write_atomically, write_durably
-from cdcd.settings import from_dict
 
 Tensors = dict[str, Tensor]
 
@@ -84,7 +83,7 @@ class RunDirectory:
 
     @property
     def config(self) -> RunConfig:
-        return from_dict(RunConfig, self._described()["config"])
+        return read_config(self._described()["config"])
 
     @property
     def vocab_size(self) -> int:

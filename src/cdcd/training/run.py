@@ -260,10 +260,10 @@ def resume(
     console: Console | None = None,
     world: World = ALONE,
 ) -> Trainer:
-    """Go on with a run; only settings of `training` (but for the seed), and of what is drawn, may change."""
+    """Continues a run, with changes that a resumed run can make."""
     run = RunDirectory(out)
     changes = dict(changes or {})
-    config = _changed(run, changes)
+    config = changed_config(run, changes)
     if run.existing_step(checkpoint) >= config.training.steps:
         raise ValueError(
             f"{out} has already been trained for its {config.training.steps} steps; "
@@ -292,16 +292,35 @@ def resume(
     return trainer
 
 
-def _changed(run: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
-    """A run's configuration with changes, where all of them can be made."""
-    free = ("training.", "sampling.", "decoding.", "beam.")
-    # Another seed would be another corpus and another split: held-out text would be trained on.
-    if fixed := [n for n in changes if not n.startswith(free) or n == "training.seed"]:
-        raise ValueError(
-            f"{fixed[0]} is fixed by the run {run.path}; only training.* (but for the seed), "
-            f"sampling.*, decoding.* and beam.* can change"
-        )
-    return override(run.config, changes)
+FIXED_IN_TRAINING = {
+    "training.seed": "another seed splits the corpus in another way and trains on held-out text",
+    "training.batch_size": "the data would be read from another position: step × batch size",
+    "training.optimiser": "the checkpoint holds the state of the other optimiser",
+}
+"""Settings of `training` that a resumed run keeps, with the reasons."""
+FREE = ("training", "sampling", "decoding", "beam")
+"""Sections whose other settings can change when a run is resumed; all others describe its model and data."""
+
+
+def changed_config(run: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
+    """Returns a run's configuration with changes, after checking that a resumed run can make them."""
+    present = run.config
+    config = override(present, changes)
+    before, after = flatten(present), flatten(config)
+    for name in (name for name in changes if after[name] != before[name]):
+        reason = FIXED_IN_TRAINING.get(name)
+        if name.split(".")[0] not in FREE:
+            reason = "the run has its model and its data"
+        if name == "training.average_decay" and not (before[name] and after[name]):
+            reason = f"the run keeps {'a' if before[name] else 'no'} moving average of its weights"
+        if name == "training.valid_sequences" and present.training.patience:
+            reason = "training.patience compares validation losses of the same sequences"
+        if reason:
+            raise ValueError(
+                f"{name} is fixed at {before[name]} by the run {run.path} ({reason}); a resumed run can "
+                f"change other settings of {', '.join(FREE)}"
+            )
+    return config
 
 
 def changes_to(run: RunDirectory, config: RunConfig) -> dict[str, Any]:
@@ -312,4 +331,4 @@ def changes_to(run: RunDirectory, config: RunConfig) -> dict[str, Any]:
 
 def is_finished(run: RunDirectory, changes: Mapping[str, Any]) -> bool:
     """Whether a run with these changes has no step left."""
-    return run.existing_step() >= _changed(run, changes).training.steps
+    return run.existing_step() >= changed_config(run, changes).training.steps

@@ -5,10 +5,9 @@ step, for both passes of the decoder.
 """
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from cdcd.data.vocabulary import PAD
 from cdcd.diffusion.estimator import Network
 from cdcd.diffusion.objective import Draws, index_self_conditioned
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
@@ -25,16 +24,6 @@ class DiffusionTranslationTask(DiffusionTask[DiffusionTranslationNetwork]):
     @property
     def matrices(self) -> nn.Module:
         return all_blocks(self.model)
-
-    def vary(self, tokens: Int[Tensor, "batch both"], step: int) -> Int[Tensor, "batch both"]:
-        share = self.config.data.extra_padding
-        if not share:
-            return tokens
-        batch, length = len(tokens) * self.world.size, self.config.data.length
-        generator = generator_for(self.config.training.seed, "padding", step, device=self.device)
-        u = torch.rand(batch, length + 1, generator=generator, device=self.device)
-        source, target = tokens.split([self.config.data.source_length, length], dim=1)
-        return torch.cat([source, spread(target, share, u[self.world.rows(batch)])], dim=1)
 
     def draw(self, tokens: Int[Tensor, "batch both"], step: int) -> Draws:
         seed_dropout(self.config.training.seed, step, self.world)
@@ -77,24 +66,6 @@ class AutoregressiveTranslationTask(AutoregressiveTextTask[AutoregressiveTransla
                 source, self.targets(tokens), self.config.training.label_smoothing
             )
         return losses.smoothed, losses.nll
-
-
-def spread(
-    target: Int[Tensor, "batch seq"], share: float, u: Float[Tensor, "batch seq_and_one"]
-) -> Int[Tensor, "batch seq"]:
-    """Put padding at random places among the tokens, up to `share` for each token, as there is room.
-
-    `u` is uniform in [0, 1): first how much padding, then where.
-    """
-    length = target.shape[1]
-    counts = (target != PAD).sum(1, keepdim=True)
-    room = torch.minimum((share * counts).floor(), (length - counts).to(u.dtype))
-    ends = counts + (u[:, :1] * (room + 1)).floor()
-    places = torch.arange(length, device=target.device)
-    order = u[:, 1:].masked_fill(places >= ends, 2.0).argsort(1).argsort(1)
-    is_token = order < counts
-    which = (is_token.cumsum(1) - 1).clamp(min=0)
-    return target.gather(1, which).masked_fill(~is_token, PAD)
 
 
 def all_blocks(model: DiffusionTranslationNetwork | AutoregressiveTranslationNetwork) -> nn.Module:
