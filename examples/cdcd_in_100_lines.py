@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cdcd.languages.markov import MarkovChain, markov_chain
-from cdcd.languages.oracle import MarkovOracle
+from cdcd.languages import MarkovChain, MarkovOracle, markov_chain
 
 STATES, LENGTH, DIM = 8, 12, 16  # size of the vocabulary, of a sequence and of an embedding
 T_MIN, T_MAX = 0.3, 30.0  # noise levels; the paper has 1 and 300 for embeddings of 256

@@ -25,8 +25,7 @@ from cdcd.evaluation.judge import (
     split_texts,
 )
 from cdcd.evaluation.texts import Texts
-from cdcd.languages import tales
-from cdcd.languages.markov import markov_chain
+from cdcd.languages import markov_chain, tales
 
 LENGTH = 24
 AUTOREGRESSIVE = {

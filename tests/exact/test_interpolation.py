@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from languages import noise, oracle, table
+from languages import independent_logits, noise, oracle, table
 
 from cdcd.diffusion import cross_entropy, interpolation
 from cdcd.diffusion.embedding import Projection, nearest_token, normalise_rows
@@ -18,7 +18,6 @@ from cdcd.diffusion.interpolation import (
     truncate_to_nucleus,
 )
 from cdcd.diffusion.process import add_noise, scale_input
-from cdcd.languages.oracle import independent_logits
 
 
 @pytest.mark.parametrize("given_tokens", [{}, {0: 1}, {3: 2, 7: 0}])

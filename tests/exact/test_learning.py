@@ -10,8 +10,7 @@ from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.objective import Draws, ObjectiveConfig, training_loss
 from cdcd.diffusion.process import ProcessConfig, add_noise
 from cdcd.diffusion.warping import TimeWarp, WarpConfig
-from cdcd.languages.markov import MarkovChain, markov_chain
-from cdcd.languages.oracle import MarkovOracle
+from cdcd.languages import MarkovChain, MarkovOracle, markov_chain
 from cdcd.networks.diffusion_text import DiffusionTextNetwork, NetworkConfig
 from cdcd.seeding import generator_for
 

@@ -1,11 +1,15 @@
 """The oracle itself, against enumeration of every sequence."""
 
+import inspect
+import re
+import textwrap
+
 import pytest
 import torch
-from languages import all_sequences, chain, noise, table
+from languages import all_sequences, chain, independent_logits, noise, table
 
-from cdcd.languages.markov import MarkovChain
-from cdcd.languages.oracle import MarkovOracle, independent_logits
+import cdcd.languages
+from cdcd.languages import MarkovChain, MarkovOracle
 
 COUNT, LENGTH, STATES, DIM = 3, 4, 3, 5
 
@@ -45,3 +49,13 @@ def test_independent_tokens_have_the_one_line_posterior():
     exact = MarkovOracle(independent, table(STATES, DIM), tokens, noisy)(x, t)
     one_line = independent_logits(x, t, table(STATES, DIM), prior)
     torch.testing.assert_close(exact.logits, one_line.log_softmax(-1))
+
+
+def test_the_example_of_the_package_samples_what_is_as_likely_as_data(capsys):
+    """Both averages have a standard error of 0.13 nats; independent tokens are 18 nats lower."""
+    _, _, example = str(inspect.getdoc(cdcd.languages)).partition("\n\n    ")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        exec(textwrap.dedent("    " + example), {})
+    samples, data = (float(word) for word in re.findall(r"-\d+\.\d+", capsys.readouterr().out))
+    assert samples == pytest.approx(data, abs=0.5)

@@ -18,7 +18,7 @@ from cdcd.diffusion.warping import (
     from_unit,
     to_unit,
 )
-from cdcd.languages.oracle import MarkovOracle
+from cdcd.languages import MarkovOracle
 from cdcd.seeding import generator_for
 
 logits = st.lists(st.floats(-4, 4), min_size=1, max_size=12)

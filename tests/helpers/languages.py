@@ -7,8 +7,7 @@ from torch import Tensor
 
 from cdcd.diffusion.embedding import normalise_rows
 from cdcd.diffusion.process import ProcessConfig
-from cdcd.languages.markov import MarkovChain, markov_chain
-from cdcd.languages.oracle import MarkovOracle
+from cdcd.languages import MarkovChain, MarkovOracle, markov_chain
 from cdcd.seeding import generator_for
 
 STATES, DIM, LENGTH = 6, 16, 12
@@ -53,3 +52,8 @@ def exact_marginals(model: MarkovChain, length: int, given: dict[int, int]) -> T
     weights = weights / weights.sum()
     one_hot = torch.nn.functional.one_hot(sequences, model.num_states).double()
     return torch.einsum("n,nlv->lv", weights, one_hot)
+
+
+def independent_logits(x: Tensor, t: Tensor, table: Tensor, prior: Tensor) -> Tensor:
+    """The posterior of independent tokens with embeddings of equal length: x·e/t² + ln prior."""
+    return x @ table.T / t[:, None, None] ** 2 + prior.log()

@@ -12,7 +12,7 @@ from cdcd.config import DecodingConfig
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.interpolation import truncate_to_nucleus
 from cdcd.inference.decoding import decode, draw, invert, keep_top_k
-from cdcd.languages.markov import markov_chain
+from cdcd.languages import markov_chain
 from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork, counted, token_nll
 from cdcd.networks.diffusion_text import NetworkConfig
 from cdcd.seeding import generator_for

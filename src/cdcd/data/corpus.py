@@ -14,8 +14,7 @@ from cdcd.data.prepare.reading import Documents
 from cdcd.data.sequences import Shuffled as Shuffled
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.languages import tales
-from cdcd.languages.markov import markov_chain
+from cdcd.languages import markov_chain, tales
 from cdcd.seeding import generator_for
 
 BUILT_IN = ("markov", "tales")

@@ -10,8 +10,7 @@ from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.judge import Judge
 from cdcd.evaluation.texts import Texts
-from cdcd.languages import tales
-from cdcd.languages.markov import markov_chain
+from cdcd.languages import markov_chain, tales
 
 
 @dataclass(frozen=True)

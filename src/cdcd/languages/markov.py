@@ -1,4 +1,4 @@
-"""`markov`: a language whose exact likelihood and posterior are known (see `evaluation.oracle`)."""
+"""The language `markov`: its likelihood is exact, and so is its posterior in noise (`oracle.py`)."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from cdcd.seeding import generator_for
 
 @dataclass(frozen=True)
 class MarkovChain:
-    """An order-1 Markov chain: first-token probabilities and transitions."""
+    """A Markov chain of order 1: the probabilities of the first token, and of each token after another."""
 
     initial: Float[Tensor, " states"]
     transitions: Float[Tensor, "states states"]
@@ -27,7 +27,7 @@ class MarkovChain:
     def sample(
         self, count: int, length: int, *, generator: torch.Generator
     ) -> Int[Tensor, "count length"]:
-        """Independent sequences of the chain."""
+        """Draws independent sequences."""
         first = torch.multinomial(self.initial, count, replacement=True, generator=generator)
         columns = [first]
         for _ in range(length - 1):
@@ -36,19 +36,22 @@ class MarkovChain:
         return torch.stack(columns, dim=1)
 
     def log_prob(self, states: Int[Tensor, "batch length"]) -> Float[Tensor, " batch"]:
-        """Exact log-likelihood of sequences, in nats."""
+        """Returns the exact log-likelihood of sequences, in nats."""
         steps = self.transitions.log()[states[:, :-1], states[:, 1:]].sum(1)
         return self.initial.log()[states[:, 0]] + steps
 
     def documents(self, count: int, length: int, *, seed: int) -> list[str]:
-        """Sequences as text."""
+        """Draws sequences and writes them as texts."""
         words = self.words
         states = self.sample(count, length, generator=generator_for(seed, "markov documents"))
         return [" ".join(words[state] for state in row) for row in states.tolist()]
 
 
 def markov_chain(num_states: int, *, seed: int = 0, concentration: float = 0.3) -> MarkovChain:
-    """A random chain: rows from a symmetric Dirichlet, the smaller its concentration the sharper."""
+    """Draws a chain: its rows have a symmetric Dirichlet distribution.
+
+    The smaller the concentration, the more certain is the next token.
+    """
     generator = generator_for(seed, "markov chain")
     alpha = torch.full((num_states + 1, num_states), concentration, dtype=torch.float64)
     gamma = torch._standard_gamma(alpha, generator=generator) + 1e-4  # pyright: ignore[reportPrivateImportUsage]
