@@ -26,6 +26,7 @@ from cdcd.inference.text_model import Canvas
 from cdcd.languages.quality import count_tokens, judge_tales
 from cdcd.presets import preset
 from cdcd.settings import override
+from cdcd.training import corpora
 from cdcd.training import run as runs
 
 NUM_STORIES = 128
@@ -39,7 +40,7 @@ def run_one(changes: dict[str, Any]) -> dict[str, Any]:
         out = Path(folder) / "run"
         loss = runs.start(config, out, console=Console(file=StringIO())).train()
         model = load(out, dtype="float32")
-    split = runs.load_documents(config)
+    split = corpora.load_documents(config)
     canvas = Canvas((None,) * model.length)
     texts = [
         g.text for g in model.generate(canvas, num_samples=NUM_STORIES, batch_size=NUM_STORIES)

@@ -52,6 +52,9 @@ class DataConfig:
     """Words of the `markov` language."""
     valid_share: float = 0.05
     """Share of the documents held out for validation, if the corpus is not prepared."""
+    split_seed: int | None = None
+    """Seed of the split into documents to train on and held-out ones, if the corpus is not prepared, and
+    of the documents of a built-in corpus; none: `training.seed`. With `--init-from`, the other run's."""
 
     def __post_init__(self) -> None:
         sizes = ("length", "source_length", "vocab_size", "num_documents", "num_states")
@@ -276,7 +279,11 @@ def effects(config: RunConfig) -> Effects:
             "model autoregressive with task translation",
             ("beam", "training.label_smoothing"),
         ),
-        (not is_prepared, "a corpus that is not prepared", ("data.tokenizer", "data.valid_share")),
+        (
+            not is_prepared,
+            "a corpus that is not prepared",
+            ("data.tokenizer", "data.valid_share", "data.split_seed"),
+        ),
         (learns_vocabulary, "a vocabulary that is learnt from the corpus", ("data.vocab_size",)),
         (
             is_built_in or data.source == BUILT_IN_PAIRS,

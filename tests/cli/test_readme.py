@@ -25,15 +25,8 @@ COMMANDS = [block for block in COMMANDS if block]
 EXAMPLES = [block for kind, block in BLOCKS if kind == "python"]
 SMALL_NETWORK = ["--network.width", "32", "--network.num-heads", "2", "--network.num-blocks", "1"]
 SMALL_SEQ2SEQ = ["--seq2seq.width", "32", "--seq2seq.num-heads", "2"]
-SHORTER = ["--training.steps", "2", "--training.batch-size", "4", "--data.vocab-size", "400"]
-SHORTER += [
-    "--training.compile",
-    "off",
-    "--training.valid-sequences",
-    "4",
-    "--data.num-documents",
-    "50",
-]
+SHORTER = ["--training.steps", "2", "--training.batch-size", "4", "--training.compile", "off"]
+SHORTER += ["--training.valid-sequences", "4"]
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +65,10 @@ def _shorter(arguments: list[str]) -> list[str]:
     if arguments[0] == "train":
         size = SMALL_SEQ2SEQ if "numerals" in arguments else SMALL_NETWORK
         more = ["--training.validate-every", "1"] if "judge" in arguments else []
+        if "my_stories.txt" in arguments:
+            more += ["--data.vocab-size", "400"]
+        elif "--data" not in arguments and "--init-from" not in arguments:
+            more += ["--data.num-documents", "50"]
         return SHORTER + size + more
     if arguments[:2] == ["data", "prepare"]:
         return ["--vocab-size", "400", "--workers", "1"]

@@ -27,7 +27,7 @@ from cdcd.data.vocabulary import EOS, PAD, UNKNOWN
 from cdcd.languages import numerals
 from cdcd.presets import PRESETS, multi30k, preset
 from cdcd.settings import override
-from cdcd.training.run import load_pairs
+from cdcd.training.corpora import load_pairs
 
 TEXTS = [
     "Zwei Hunde spielen im hohen Gras.",

@@ -28,6 +28,7 @@ from cdcd.languages import numerals
 from cdcd.metrics.bleu import Corpus, bleu_difference
 from cdcd.presets import preset
 from cdcd.settings import override
+from cdcd.training import corpora
 from cdcd.training import run as runs
 
 COUNT = 30
@@ -466,7 +467,7 @@ def test_built_in_pairs_are_held_out_and_those_of_no_training(tmp_path):
 def test_what_was_trained_on_is_found(tmp_path):
     tokenizer = numerals_tokenizer()
     training = training_pairs(CONFIG, tokenizer)
-    known = runs.built_in_pairs(CONFIG.data, 7, seed=CONFIG.training.seed, held_out=False)
+    known = corpora.built_in_pairs(CONFIG.data, 7, seed=CONFIG.training.seed, held_out=False)
     sources = [*SOURCES, *(source for source, _ in known), known[0][0]]
     references = [*REFERENCES, *(target for _, target in known), "Heute ist Montag."]
     corpus = Corpus(sources, references, "en", "de")

@@ -35,6 +35,7 @@ from cdcd.networks.capture import Recorder
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
 from cdcd.presets import preset
 from cdcd.seeding import generator_for
+from cdcd.training import corpora
 from cdcd.training import run as runs
 from cdcd.training.build import build_model, make_task
 from cdcd.training.checkpoint import RunDirectory
@@ -80,7 +81,7 @@ def make_translator(
 def make_translation_task(model: str = "diffusion", **changes: Any) -> tuple[Any, Tensor]:
     """A task that looks at everything, and a batch."""
     config = tiny_translation(TRANSLATION | {"model": model} | changes)
-    corpus = runs.load_corpus(config)
+    corpus = corpora.load_corpus(config)
     size = corpus.tokenizer.vocab_size
     task = make_task(config, size, device=CPU, dtype=torch.float32)
     perturbed(task.model)
@@ -216,7 +217,7 @@ def test_pairs_that_are_too_long_are_told(tmp_path):
     config = tiny_translation({"data.length": 14, "training.steps": 1})
     console = Console(file=said, width=200)
     trainer = runs.start(config, tmp_path / "run", console=console)
-    everything = runs.load_corpus(tiny_translation())
+    everything = corpora.load_corpus(tiny_translation())
     for name, part in (("train", everything.train), ("valid", everything.valid)):
         targets = part.rows(torch.arange(len(part)))[:, 32:]
         dropped = int(((targets != PAD).sum(1) > 14).sum())

@@ -16,6 +16,7 @@ from cdcd.inference.load import load
 from cdcd.inference.text_model import Canvas, Generated, TextModel
 from cdcd.languages.quality import TalesQuality, count_tokens, judge_tales, unigram_texts
 from cdcd.presets import preset
+from cdcd.training import corpora
 from cdcd.training import run as runs
 from cdcd.training.checkpoint import RunDirectory
 
@@ -111,7 +112,7 @@ def show_settings(model: TextModel, console: Console) -> None:
 
 def show_quality(model: TextModel, out: Path, console: Console) -> TalesQuality:
     """The measured quality of fresh stories beside the data's and a unigram baseline's."""
-    split = runs.load_documents(model.config)
+    split = corpora.load_documents(model.config)
     texts = sample_stories(model, console)
     data = split.valid[:NUM_JUDGED]
     unigram = unigram_texts(split.train, NUM_JUDGED, seed=0)

@@ -22,7 +22,7 @@ from cdcd.evaluation.provenance import training_sequences
 from cdcd.languages import numerals
 from cdcd.metrics.bleu import Corpus
 from cdcd.seeding import generator_for
-from cdcd.training.run import built_in_pairs
+from cdcd.training.corpora import built_in_pairs
 
 BUILT_IN_SEEDS = {"test": 10**9 + 1, "valid": 10**9 + 2}
 """Of the pairs drawn from the built-in task, by split: no seed that a run trains with."""

@@ -13,7 +13,7 @@ from cdcd.evaluation.judge import HUGGING_FACE
 from cdcd.evaluation.texts import full_documents
 from cdcd.inference.text_model import TextModel
 from cdcd.training.checkpoint import RunDirectory
-from cdcd.training.run import load_corpus, load_documents, prepared_sequences
+from cdcd.training.corpora import load_corpus, load_documents, prepared_sequences
 
 
 def held_out_sequences(

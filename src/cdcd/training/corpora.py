@@ -1,0 +1,217 @@
+"""The text of a run: documents or pairs, split, as token sequences to train and to validate on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cdcd.config import DataConfig, RunConfig
+from cdcd.data.corpus import (
+    BUILT_IN,
+    Split,
+    built_in_documents,
+    make_tokenizer,
+    read_documents,
+    split_documents,
+    to_sequences,
+)
+from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs, pairs_in_memory
+from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS
+from cdcd.data.sequences import InMemory, Sequences, TokenDataset, is_dataset
+from cdcd.data.subword_sampling import SubwordSampledPairs
+from cdcd.data.tokenizers import Tokenizer, numerals_tokenizer, tokenizer_hash
+from cdcd.data.vocabulary import EOS
+from cdcd.languages import numerals
+from cdcd.presets import TRANSLATION
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The token sequences that a run trains and validates on, and their tokenizer."""
+
+    tokenizer: Tokenizer
+    train: Sequences
+    valid: Sequences
+
+
+def split_seed(config: RunConfig) -> int:
+    """Returns the seed that splits a text that is not prepared."""
+    seed = config.data.split_seed
+    return config.training.seed if seed is None else seed
+
+
+def load_documents(config: RunConfig) -> Split:
+    """Reads or draws the documents of a run's corpus, split the same way every time."""
+    data, seed = config.data, split_seed(config)
+    if data.source in BUILT_IN:
+        documents = built_in_documents(
+            data.source,
+            count=data.num_documents,
+            length=data.length,
+            num_states=data.num_states,
+            seed=seed,
+        )
+    else:
+        documents = read_documents(data.source)
+    return split_documents(documents, data.valid_share, seed=seed)
+
+
+def load_corpus(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus:
+    """Loads a run's text by its tokenizer, else by that of the data set, else by one learnt from the text."""
+    data = config.data
+    if config.task == "translation":
+        return load_pairs(config, tokenizer)
+    if data.source == BUILT_IN_PAIRS or holds_pairs(data.source):
+        raise ValueError(
+            f"{data.source} holds pairs to translate: train a translator with --task translation or "
+            f"one of the presets {', '.join(TRANSLATION)}"
+        )
+    if is_dataset(data.source):
+        dataset = TokenDataset(data.source)
+        _check_tokenizer(dataset, data, tokenizer)
+        train, valid = (prepared_sequences(dataset, data, split) for split in (data.split, "valid"))
+        return Corpus(dataset.tokenizer, train, valid)
+    if data.split != "train":
+        raise ValueError(
+            f"data.split {data.split} needs a prepared data set: cdcd data prepare --source {data.source}"
+        )
+    split = load_documents(config)
+    tokenizer = tokenizer or make_tokenizer(
+        data.tokenizer,
+        data.source,
+        split.train,
+        vocab_size=data.vocab_size,
+        num_states=data.num_states,
+    )
+    train, valid = (
+        InMemory(to_sequences(documents, tokenizer, length=data.length, layout=data.layout))
+        for documents in (split.train, split.valid)
+    )
+    return Corpus(tokenizer, train, valid)
+
+
+def prepared_sequences(dataset: TokenDataset, data: DataConfig, split: str) -> Sequences:
+    """Returns the sequences of a part of a prepared data set, in the run's layout."""
+    if data.layout == "documents":
+        return dataset.one_each(split, data.length)
+    return dataset.stream(split, data.length)
+
+
+def load_pairs(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus:
+    """Loads a translator's pairs: of a prepared data set, or drawn from the built-in task."""
+    data = config.data
+    if data.source == BUILT_IN_PAIRS:
+        corpus = _load_built_in_pairs(config, tokenizer or numerals_tokenizer())
+    elif data.source in BUILT_IN:
+        raise ValueError(
+            f"{data.source} holds no pairs to translate: give --data {BUILT_IN_PAIRS}, or a folder "
+            f"made by: cdcd data prepare --source PATH --target-source PATH --out FOLDER"
+        )
+    else:
+        dataset = PreparedPairs(data.source)
+        _check_tokenizer(dataset, data, tokenizer)
+        train, valid = (prepared_pairs(dataset, data, split) for split in (data.split, "valid"))
+        corpus = Corpus(dataset.tokenizer, train, valid)
+    if not data.subword_sampling:
+        return corpus
+    assert isinstance(corpus.train, PairDataset)
+    sampled = SubwordSampledPairs(corpus.train, corpus.tokenizer, data.subword_sampling)
+    return replace(corpus, train=sampled)
+
+
+def prepared_pairs(dataset: PreparedPairs, data: DataConfig, split: str) -> PairDataset:
+    """Returns the pairs of a part of a prepared data set that fit the model."""
+    return dataset.sequences(
+        split, source_length=data.source_length, target_length=data.length, reverse=data.reverse
+    )
+
+
+def _load_built_in_pairs(config: RunConfig, tokenizer: Tokenizer) -> Corpus:
+    data = config.data
+    num_valid = max(1, round(data.valid_share * data.num_documents))
+    train, valid = (
+        pairs_in_memory(
+            built_in_pairs(data, count, seed=split_seed(config), held_out=held_out),
+            tokenizer,
+            source_length=data.source_length,
+            target_length=data.length,
+        )
+        for held_out, count in ((False, data.num_documents - num_valid), (True, num_valid))
+    )
+    return Corpus(tokenizer, train, valid)
+
+
+def built_in_pairs(
+    data: DataConfig, count: int, *, seed: int, held_out: bool
+) -> list[tuple[str, str]]:
+    """Draws pairs of the built-in task in the direction of the run, of meanings held out or others."""
+    if data.reverse:
+        raise ValueError(
+            f"data.reverse is for prepared data sets; {BUILT_IN_PAIRS} have --data.languages de-en"
+        )
+    if data.languages == "en-de":
+        return numerals.sample_pairs(count, seed=seed, held_out=held_out)
+    if data.languages != "de-en":
+        raise ValueError(
+            f"data.languages is {data.languages}; {BUILT_IN_PAIRS} are written in en-de or de-en"
+        )
+    drawn = numerals.sample_pairs(count, seed=seed, direction="de-en", held_out=held_out)
+    return [(german, english) for english, german in drawn]
+
+
+def _check_tokenizer(
+    dataset: TokenDataset | PreparedPairs, data: DataConfig, tokenizer: Tokenizer | None
+) -> None:
+    if tokenizer is not None and tokenizer_hash(tokenizer) != dataset.tokenizer_hash:
+        raise ValueError(
+            f"the data set {data.source} has another tokenizer (hash {dataset.tokenizer_hash[:12]}) "
+            f"than the run ({tokenizer_hash(tokenizer)[:12]}); prepare it again with --tokenizer RUN"
+        )
+
+
+# The split of a run that another is tuned from
+
+
+def check_split_is_kept(config: RunConfig, parent: RunConfig, tokenizer: Tokenizer) -> None:
+    """Refuses to train on documents that the parent run held out, or to hold out those that it trained on.
+
+    Documents are compared by their tokens. One that the parent has on both sides belongs to neither. A
+    parent whose text is no longer there cannot be compared with.
+    """
+    own, theirs = config.data, parent.data
+    if own.source == BUILT_IN_PAIRS or theirs.source == BUILT_IN_PAIRS:
+        return  # Their held-out meanings are the same for every seed.
+    if own.source != theirs.source and not _is_there(theirs.source):
+        return
+    if is_dataset(own.source) and (own.source, own.split) == (theirs.source, theirs.split):
+        return
+    trained_on, held_out = (set(part) for part in _document_keys(parent, tokenizer))
+    now_trained_on, now_held_out = (set(part) for part in _document_keys(config, tokenizer))
+    wrong = {
+        "train on {} documents that it held out": now_trained_on & (held_out - trained_on),
+        "hold out {} documents that it trained on": now_held_out & (trained_on - held_out),
+    }
+    if problems := [text.format(len(keys)) for text, keys in wrong.items() if keys]:
+        raise ValueError(
+            f"tuning this run on {own.source} would {' and '.join(problems)}; keep the parent's "
+            f"data.split_seed {split_seed(parent)}, data.valid_share {theirs.valid_share} and text, or "
+            f"give other text"
+        )
+
+
+def _is_there(source: str) -> bool:
+    return source in BUILT_IN or Path(source).expanduser().exists()
+
+
+def _document_keys(config: RunConfig, tokenizer: Tokenizer) -> Iterator[Iterator[int]]:
+    """Yields hashes of the documents, or of the sources of pairs, that are trained on and held out."""
+    data = config.data
+    if is_dataset(data.source):
+        is_paired = holds_pairs(data.source)
+        dataset = PreparedPairs(data.source).source if is_paired else TokenDataset(data.source)
+        for split in (data.split, "valid"):
+            count = dataset.num_documents(split)
+            yield (hash(tuple(dataset.document(split, i).tolist())) for i in range(count))
+    else:
+        split = load_documents(config)
+        for documents in (split.train, split.valid):
+            yield (hash((*tokenizer.encode(text), EOS)) for text in documents)
