@@ -344,7 +344,7 @@ def test_the_first_checkpoint_can_be_resumed_from(tmp_path, trained):
 
 def test_fine_tuning_starts_from_the_averages_and_the_tokenizer(tmp_path, run):
     out = tmp_path / "tuned"
-    options = ["--preset", "demo", "--data.num-documents", 100, "--training.steps", 2]
+    options = ["--preset", "demo", "--training.steps", 2]
     options += ["--training.batch-size", 4, "--training.keep-checkpoints", 9]
     assert cdcd_main("train", "--out", out, "--init-from", run, *options) == 0
     before, first = RunDirectory(run).load(), RunDirectory(out).load(0)
