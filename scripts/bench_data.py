@@ -54,10 +54,10 @@ def prepare_once(corpus: Path, unit: str, tokenizer: Path, out: Path) -> dict[st
 
 def read_batches(dataset: Path, num_batches: int) -> dict[str, float]:
     """Reads shuffled batches from memory-mapped shards that are in the page cache."""
-    from cdcd.data.sequences import Shuffled, TokenDataset
+    from cdcd.data.sequences import ShuffledBatches, TokenDataset
 
     sequences = TokenDataset(dataset).stream("train", LENGTH)
-    batches = Shuffled(sequences, BATCH, seed=0)
+    batches = ShuffledBatches(sequences, BATCH, seed=0)
     for step in range(len(sequences) // BATCH + 1):  # the page cache, and this process's page table
         batches.batch(step)
     memory = private_memory()
@@ -82,8 +82,8 @@ def private_memory() -> int:
 
 
 def make_tokenizer(corpus: Path, unit: str, folder: Path) -> Path:
-    from cdcd.data.learning import learn_sentencepiece
     from cdcd.data.prepare.reading import documents
+    from cdcd.data.tokenizer_learning import learn_sentencepiece
 
     folder.mkdir()
     learn_sentencepiece(documents(str(corpus), unit=unit), 32_000).save(folder)  # pyright: ignore[reportArgumentType]

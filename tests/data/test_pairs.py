@@ -17,16 +17,15 @@ from paths import REAL
 from rich.console import Console
 from tiny import cdcd_main, contents, silent
 
-from cdcd.data.format import SPLITS
+from cdcd.data.dataset_files import SPLITS
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs, pairs_in_memory
 from cdcd.data.prepare import PrepareConfig, encoding, prepare
-from cdcd.data.prepare.encoding import encode_documents, one_side_behind_the_other
-from cdcd.data.prepare.filtering import FATES, Limits
+from cdcd.data.prepare.filtering import OUTCOMES, outcomes_of
 from cdcd.data.prepare.preparation import splits_of
 from cdcd.data.prepare.reading import Documents
-from cdcd.data.prepare.reading_pairs import BuiltInPairs, ParallelDocuments, is_built_in, read_pairs
-from cdcd.data.prepare.writing import DatasetWriter
-from cdcd.data.sequences import InMemory, Sequences, Shuffled, TokenDataset
+from cdcd.data.prepare.reading_pairs import BuiltInPairs, ParallelDocuments, is_built_in
+from cdcd.data.prepare.writing import SplitWriter
+from cdcd.data.sequences import InMemory, Sequences, ShuffledBatches, TokenDataset
 from cdcd.data.tokenizers import ByteTokenizer, numerals_tokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.languages import numerals
@@ -237,9 +236,11 @@ def test_what_is_held_out_stays_whole(corpus):
     lengths=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1),
     limits=st.tuples(*[st.none() | st.integers(1, 9)] * 2, st.none() | st.floats(1, 4)),
 )
-def test_fates_one_by_one(lengths, limits):
-    found = Limits(*limits).fates(list(np.array(lengths).T), np.ones(len(lengths), bool))
-    for (source, target), fate in zip(lengths, found, strict=True):
+def test_outcomes_one_by_one(lengths, limits):
+    names = ("max_source_length", "max_target_length", "max_ratio")
+    config = PrepareConfig(source="numerals", **dict(zip(names, limits, strict=True)))
+    outcomes = outcomes_of(list(np.array(lengths).T), np.ones(len(lengths), bool), config)
+    for (source, target), outcome in zip(lengths, outcomes, strict=True):
         longer, shorter = max(source, target) - 1, max(min(source, target) - 1, 1)
         if not source or not target:
             wanted = "empty"
@@ -247,16 +248,7 @@ def test_fates_one_by_one(lengths, limits):
             wanted = "too_long"
         else:
             wanted = "bad_ratio" if limits[2] and longer > limits[2] * shorter else "kept"
-        assert FATES[fate] == wanted
-
-
-def test_sides_of_a_chunk():
-    rows = [("ab", "x"), ("", "yz"), ("c", "")]
-    encoded = encode_documents(ByteTokenizer(), one_side_behind_the_other(rows))
-    for place, side in enumerate(encoded.sides(2)):
-        alone = encode_documents(ByteTokenizer(), [row[place] for row in rows])
-        for name in ("tokens", "lengths", "bytes", "unknown", "undecodable"):
-            assert np.array_equal(getattr(side, name), getattr(alone, name))
+        assert OUTCOMES[outcome] == wanted
 
 
 # The same bytes, whatever happens
@@ -264,7 +256,7 @@ def test_sides_of_a_chunk():
 
 def test_workers_and_chunks_do_not_change_the_result(corpus, monkeypatch):
     whole = prepared(corpus, shard_tokens=3000)
-    monkeypatch.setattr(encoding, "CHUNK", 500)
+    monkeypatch.setattr(encoding, "CHUNK_CHARACTERS", 500)
     for workers in (1, 2):
         other = prepared(corpus, f"set{workers}", shard_tokens=3000, workers=workers)
         assert contents(other.path) == contents(whole.path)
@@ -272,21 +264,21 @@ def test_workers_and_chunks_do_not_change_the_result(corpus, monkeypatch):
 
 def test_going_on_after_an_interruption(corpus, monkeypatch):
     whole = prepared(corpus, shard_tokens=2000, max_ratio=3.0)
-    monkeypatch.setattr(encoding, "CHUNK", 400)
-    monkeypatch.setattr("cdcd.data.prepare.preparation.NOTE_EVERY", 1500)
-    append, calls = DatasetWriter.append, []
+    monkeypatch.setattr(encoding, "CHUNK_CHARACTERS", 400)
+    monkeypatch.setattr("cdcd.data.prepare.preparation.SAVE_EVERY", 1500)
+    append, calls = SplitWriter.append, []
 
     def interrupted(self, *arguments):
         calls.append(1)
-        if len(calls) == 31:  # between the two sides of a chunk
+        if len(calls) == 122:  # between the two sides of a chunk
             raise KeyboardInterrupt
         append(self, *arguments)
 
     with monkeypatch.context() as context:
-        context.setattr("cdcd.data.prepare.writing.DatasetWriter.append", interrupted)
+        context.setattr("cdcd.data.prepare.writing.SplitWriter.append", interrupted)
         with pytest.raises(KeyboardInterrupt):
             prepared(corpus, "other", shard_tokens=2000, max_ratio=3.0)
-    assert json.loads((corpus / "other" / ".progress.json").read_text())["state"]["documents"] > 0
+    assert json.loads((corpus / "other" / ".progress.json").read_text())["documents"] > 0
     with pytest.raises(ValueError, match=r"other is not finished; go on with the command"):
         PreparedPairs(corpus / "other")
     other = prepared(corpus, "other", shard_tokens=2000, max_ratio=3.0)
@@ -428,7 +420,7 @@ def test_a_side_that_fills_its_length_is_kept():
 def test_shuffled_pairs_stay_pairs(corpus):
     pairs = prepared(corpus)
     found = pairs.sequences("train", source_length=60, target_length=50)
-    shuffled = Shuffled(found, batch_size=16, seed=0)
+    shuffled = ShuffledBatches(found, batch_size=16, seed=0)
     both = set(zip(ENGLISH, GERMAN, strict=True))
     for step in range(30):
         assert {unpadded(row, 60) for row in shuffled.batch(step)} <= both
@@ -455,11 +447,13 @@ def test_the_built_in_task_fits():
 
 def test_reading_in_memory(corpus):
     (corpus / "x.tsv").write_text("hi\thallo\n\nyes\t \nno\tnein\n")
-    sides = (Documents(str(corpus / "x.tsv"), column=column) for column in ("1", "2"))
-    assert read_pairs(ParallelDocuments(*sides)) == [("hi", "hallo"), ("no", "nein")]
+    rows = [("hi", "hallo"), ("", ""), ("yes", " "), ("no", "nein")]
+    assert list(Documents(str(corpus / "x.tsv"), columns=("1", "2"))) == rows
+    sides = (Documents(str(corpus / "x.tsv"), columns=(column,)) for column in ("1", "2"))
+    assert list(ParallelDocuments(*sides)) == rows
     assert is_built_in("numerals")
     assert not is_built_in("numerals.txt")
-    assert len(read_pairs(BuiltInPairs("numerals", count=7, seed=0, is_held_out=bool))) == 7
+    assert len(list(BuiltInPairs("numerals", count=7, seed=0, is_held_out=bool))) == 7
 
 
 # The command

@@ -12,16 +12,16 @@ import torch
 from tiny import cdcd_main, tiny_options
 
 from cdcd.config import DataConfig
-from cdcd.data.learning import train_sentencepiece
 from cdcd.data.order import mix
 from cdcd.data.pairs import PairDataset, pairs_in_memory
-from cdcd.data.sequences import InMemory, Shuffled
+from cdcd.data.sequences import InMemory, ShuffledBatches
 from cdcd.data.subword_sampling import (
     MAX_WAYS,
     SubwordSampledPairs,
     SubwordSampler,
     ways_to_split,
 )
+from cdcd.data.tokenizer_learning import train_sentencepiece
 from cdcd.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, numerals_tokenizer
 from cdcd.data.vocabulary import EOS, PAD, UNKNOWN
 from cdcd.languages import numerals
@@ -200,8 +200,10 @@ def small_pairs(texts=TEXTS):
 
 def test_sources_vary_and_targets_do_not():
     pairs = small_pairs()
-    shuffled = Shuffled(SubwordSampledPairs(pairs, pieces(), 0.2), batch_size=len(TEXTS), seed=3)
-    plain = Shuffled(pairs, batch_size=len(TEXTS), seed=3)
+    shuffled = ShuffledBatches(
+        SubwordSampledPairs(pairs, pieces(), 0.2), batch_size=len(TEXTS), seed=3
+    )
+    plain = ShuffledBatches(pairs, batch_size=len(TEXTS), seed=3)
     epochs = [shuffled.batch(step) for step in range(6)]
     for step, batch in enumerate(epochs):
         as_stored = plain.batch(step)
@@ -215,7 +217,7 @@ def test_sources_vary_and_targets_do_not():
 def test_batches_are_a_function_of_seed_step_and_rank():
     def batches(seed=3):
         varied = SubwordSampledPairs(small_pairs(), pieces(), 0.2)
-        return Shuffled(varied, batch_size=6, seed=seed)
+        return ShuffledBatches(varied, batch_size=6, seed=seed)
 
     assert torch.equal(batches().batch(5), batches().batch(5))
     assert not torch.equal(batches().batch(5), batches(4).batch(5))
@@ -284,9 +286,13 @@ def test_only_training_pairs_vary(prepared):
         load_pairs(replace(config, data=replace(config.data, subword_sampling=alpha)))
         for alpha in (0.2, 0.0)
     )
-    batches = [Shuffled(corpus.train, batch_size=16, seed=0).batch(0) for corpus in (varied, plain)]
+    batches = [
+        ShuffledBatches(corpus.train, batch_size=16, seed=0).batch(0) for corpus in (varied, plain)
+    ]
     assert not torch.equal(*batches)
-    held_out = [Shuffled(corpus.valid, batch_size=4, seed=0).batch(0) for corpus in (varied, plain)]
+    held_out = [
+        ShuffledBatches(corpus.valid, batch_size=4, seed=0).batch(0) for corpus in (varied, plain)
+    ]
     assert torch.equal(*held_out)
 
 

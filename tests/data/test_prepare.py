@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 from tiny import contents, silent
 
-from cdcd.data.format import SPLITS
+from cdcd.data.dataset_files import SPLITS
 from cdcd.data.prepare import PrepareConfig, encoding, prepare
-from cdcd.data.prepare.encoding import chunks, encode_documents
+from cdcd.data.prepare.encoding import chunked, encode_documents
 from cdcd.data.prepare.preparation import splits_of
 from cdcd.data.sequences import TokenDataset
 from cdcd.data.tokenizers import ByteTokenizer, SymbolTokenizer, tokenizer_hash
@@ -103,7 +103,7 @@ def test_large_vocabularies_take_four_bytes(tmp_path):
 
 
 def test_workers_do_not_change_the_result(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "CHUNK", 700)
+    monkeypatch.setattr(encoding, "CHUNK_CHARACTERS", 700)
     one = prepared(corpus, tmp_path / "one", shard_tokens=3000)
     two = prepared(corpus, tmp_path / "two", shard_tokens=3000, workers=2)
     assert contents(one.path) == contents(two.path)
@@ -111,13 +111,13 @@ def test_workers_do_not_change_the_result(corpus, tmp_path, monkeypatch):
 
 def test_chunks_do_not_change_the_result(corpus, tmp_path, monkeypatch):
     whole = prepared(corpus, tmp_path / "one", shard_tokens=2500)
-    monkeypatch.setattr(encoding, "CHUNK", 100)
+    monkeypatch.setattr(encoding, "CHUNK_CHARACTERS", 100)
     assert contents(prepared(corpus, tmp_path / "two", shard_tokens=2500).path) == contents(
         whole.path
     )
     sizes = np.diff(np.fromfile(whole.path / "train-00000.ends", dtype="<u8"), prepend=0)
     assert 2500 <= sizes.sum() < 2500 + sizes[-1]  # closed by the document that fills it
-    assert [len(chunk) for chunk in chunks(["x" * 60] * 5)] == [2, 2, 1]
+    assert [len(chunk) for chunk in chunked([("x" * 60,)] * 5)] == [2, 2, 1]
 
 
 def test_own_sources_of_splits(corpus, tmp_path):
@@ -179,12 +179,12 @@ def test_unknown_tokens_are_counted(tmp_path):
 
 
 def test_counts_of_each_document():
-    found = encode_documents(SymbolTokenizer(["a"]), ["a b b", " ", "", "a", "\udcff"])
-    assert found.tokens.tolist() == [3, UNKNOWN, UNKNOWN, EOS, 3, EOS, UNKNOWN, EOS]
-    assert found.lengths.tolist() == [4, 0, 0, 2, 2]
-    assert found.unknown.tolist() == [2, 0, 0, 0, 1]
-    assert found.bytes.tolist() == [5, 1, 0, 1, 1]
-    assert found.undecodable.tolist() == [0, 0, 0, 0, 1]
+    encoded = encode_documents(SymbolTokenizer(["a"]), ["a b b", " ", "", "a", "\udcff"])
+    assert encoded.tokens.tolist() == [3, UNKNOWN, UNKNOWN, EOS, 3, EOS, UNKNOWN, EOS]
+    # Tokens, bytes, unknown tokens, undecodable bytes.
+    counts = [[4, 5, 2, 0], [0, 1, 0, 0], [0, 0, 0, 0], [2, 1, 0, 0], [2, 1, 1, 1]]
+    assert encoded.counts.tolist() == counts
+    assert encoded.lengths.tolist() == [4, 0, 0, 2, 2]
     assert len(encode_documents(ByteTokenizer(), []).tokens) == 0
 
 
@@ -233,12 +233,12 @@ from pathlib import Path
 # Tests that run in the background inherit that Ctrl-C is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from cdcd.data.prepare import encoding, preparation as preparing
-encoding.CHUNK, preparing.NOTE_EVERY = 300, 2000
+encoding.CHUNK_CHARACTERS, preparing.SAVE_EVERY = 300, 2000
 write = preparing._Preparation._write
-def slowly(self, encoded, split):
+def slowly(self, sides, split):
     if len(list(Path(sys.argv[2]).glob("*.tokens"))) >= int(sys.argv[4]):
         time.sleep(3600)
-    write(self, encoded, split)
+    write(self, sides, split)
 preparing._Preparation._write = slowly
 config = preparing.PrepareConfig(source=sys.argv[1], tokenizer="bytes", valid_share=0.1,
     test_share=0.1, shard_tokens=2500, workers=int(sys.argv[3]), valid_source=sys.argv[1])
@@ -273,7 +273,7 @@ def test_going_on_after_an_interruption(corpus, tmp_path, workers, signal_number
         if signal_number == signal.SIGINT:
             assert "stopped; the same command goes on" in output
     progress = json.loads((out / ".progress.json").read_text())
-    assert progress["state"]["documents"] > 0
+    assert progress["documents"] > 0
     assert contents(prepared(corpus, out, **options).path) == contents(whole.path)
 
 
@@ -294,8 +294,8 @@ def test_workers_end_with_a_killed_parent(corpus, tmp_path):
 def unfinished(corpus, tmp_path, monkeypatch):
     """A data set that was interrupted after its first notes."""
     out = tmp_path / "set"
-    monkeypatch.setattr(encoding, "CHUNK", 300)
-    monkeypatch.setattr("cdcd.data.prepare.preparation.NOTE_EVERY", 1000)
+    monkeypatch.setattr(encoding, "CHUNK_CHARACTERS", 300)
+    monkeypatch.setattr("cdcd.data.prepare.preparation.SAVE_EVERY", 1000)
     with monkeypatch.context() as context:
         context.setattr("cdcd.data.prepare.preparation._Preparation._finish", interrupt)
         with pytest.raises(KeyboardInterrupt):

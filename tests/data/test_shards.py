@@ -12,7 +12,7 @@ from tiny import silent
 from cdcd.data.corpus import to_sequences
 from cdcd.data.order import ROUNDS, keys_for, mix, permuted
 from cdcd.data.prepare import PrepareConfig, prepare
-from cdcd.data.sequences import InMemory, Sequences, Shuffled, TokenDataset, is_dataset
+from cdcd.data.sequences import InMemory, Sequences, ShuffledBatches, TokenDataset, is_dataset
 from cdcd.data.tokenizers import WordTokenizer, tokenizer_hash
 from cdcd.data.vocabulary import EOS, PAD
 
@@ -270,7 +270,7 @@ def numbers():
 
 
 def test_every_epoch_has_every_sequence_in_a_new_order(numbers):
-    batches = Shuffled(numbers, 10, seed=0)
+    batches = ShuffledBatches(numbers, 10, seed=0)
     seen = torch.cat([batches.batch(step) for step in range(31)])[:309, 0]
     epochs = seen.view(3, 103)
     assert all(sorted(epoch.tolist()) == list(range(103)) for epoch in epochs)
@@ -281,16 +281,16 @@ def test_every_epoch_has_every_sequence_in_a_new_order(numbers):
 
 
 def test_batches_are_a_function_of_step_and_seed(numbers):
-    once, again = Shuffled(numbers, 10, seed=3), Shuffled(numbers, 10, seed=3)
+    once, again = ShuffledBatches(numbers, 10, seed=3), ShuffledBatches(numbers, 10, seed=3)
     later = [again.batch(step) for step in (99, 5)]
     assert torch.equal(once.batch(5), later[1])
     assert torch.equal(once.batch(99), later[0])
-    assert not torch.equal(once.batch(5), Shuffled(numbers, 10, seed=4).batch(5))
+    assert not torch.equal(once.batch(5), ShuffledBatches(numbers, 10, seed=4).batch(5))
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 12])
 def test_ranks_share_the_batch(numbers, world_size):
-    batches = Shuffled(numbers, 12, seed=0)
+    batches = ShuffledBatches(numbers, 12, seed=0)
     for step in (0, 8, 9):  # step 8 spans two epochs
         parts = [
             batches.batch(step, rank=rank, world_size=world_size) for rank in range(world_size)
@@ -306,18 +306,18 @@ def test_a_rank_reads_only_its_rows():
             return super().rows(indices)
 
     asked = []
-    Shuffled(Counting(torch.zeros(50, 2)), 8, 0).batch(0, rank=1, world_size=4)
+    ShuffledBatches(Counting(torch.zeros(50, 2)), 8, 0).batch(0, rank=1, world_size=4)
     assert asked == [2]
 
 
 def test_bad_batches(numbers):
     with pytest.raises(ValueError, match=r"batch of 10 sequences cannot be shared by 4 ranks"):
-        Shuffled(numbers, 10, 0).batch(0, world_size=4)
+        ShuffledBatches(numbers, 10, 0).batch(0, world_size=4)
     with pytest.raises(ValueError, match=r"there are no sequences"):
-        Shuffled(InMemory(torch.zeros(0, 2)), 10, 0)
+        ShuffledBatches(InMemory(torch.zeros(0, 2)), 10, 0)
 
 
 def test_a_batch_larger_than_the_corpus():
     tokens = torch.arange(3)[:, None]
-    seen = Shuffled(tokens, 9, seed=0).batch(0)[:, 0]  # a tensor will do
+    seen = ShuffledBatches(InMemory(tokens), 9, seed=0).batch(0)[:, 0]
     assert all(sorted(epoch.tolist()) == [0, 1, 2] for epoch in seen.view(3, 3))

@@ -10,7 +10,7 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.data.learning import (
+from cdcd.data.tokenizer_learning import (
     learn_sentencepiece,
     learn_symbols,
     learn_tokenizer,
@@ -96,15 +96,15 @@ def test_plain_text_is_encoded_as_sentencepiece_does(pieces):
 
 
 def test_rare_characters_of_a_large_corpus_are_left_to_their_bytes(monkeypatch):
-    monkeypatch.setattr("cdcd.data.learning.LARGE", 1000)
-    monkeypatch.setattr("cdcd.data.learning.COVERAGE", 0.98)
+    monkeypatch.setattr("cdcd.data.tokenizer_learning.LARGE", 1000)
+    monkeypatch.setattr("cdcd.data.tokenizer_learning.COVERAGE", 0.98)
     rare = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
     rng = random.Random(0)
     corpus = ["".join(rng.choices("abcdefghi ", k=100)) for _ in range(200)] + [rare]
     tokenizer = learn_sentencepiece(corpus, 300)
     assert tokenizer.vocab_size <= 300
     assert tokenizer.decode(tokenizer.encode(rare)) == rare
-    monkeypatch.setattr("cdcd.data.learning.LARGE", 10**9)
+    monkeypatch.setattr("cdcd.data.tokenizer_learning.LARGE", 10**9)
     with pytest.raises(
         ValueError, match=r"vocab_size is 300; bytes and the characters .* need 569"
     ):
@@ -112,8 +112,8 @@ def test_rare_characters_of_a_large_corpus_are_left_to_their_bytes(monkeypatch):
 
 
 def test_the_smallest_vocabulary_of_a_large_corpus_is_the_one_that_the_error_names(monkeypatch):
-    monkeypatch.setattr("cdcd.data.learning.LARGE", 1000)
-    monkeypatch.setattr("cdcd.data.learning.COVERAGE", 0.99)
+    monkeypatch.setattr("cdcd.data.tokenizer_learning.LARGE", 1000)
+    monkeypatch.setattr("cdcd.data.tokenizer_learning.COVERAGE", 0.99)
     corpus = ["abc abd "] * 200 + ["xyz"]
     with pytest.raises(ValueError, match=r"need 264"):
         learn_sentencepiece(corpus, 263)
@@ -199,14 +199,9 @@ def every_kind(pieces):
     return [pieces, WordTokenizer(["a", "b"]), SymbolTokenizer(["a", "b"]), ByteTokenizer()]
 
 
-def test_arrays_are_the_tokens(pieces):
+def test_the_smallest_type_for_tokens():
     assert token_dtype(65536) == np.uint16
     assert token_dtype(65537) == np.uint32
-    for tokenizer in every_kind(pieces):
-        for text in ("a b", "", "café \udcff"):
-            found = tokenizer.encode_array(text)
-            assert found.dtype == np.uint16
-            assert found.tolist() == tokenizer.encode(text)
 
 
 def test_saving_and_loading(pieces, tmp_path):

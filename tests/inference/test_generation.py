@@ -11,7 +11,7 @@ from tiny import cdcd_main, start_tiny, tiny_options, train_tiny
 
 import cdcd
 from cdcd.data.corpus import read_documents
-from cdcd.data.learning import learn_sentencepiece, learn_words
+from cdcd.data.tokenizer_learning import learn_sentencepiece, learn_words
 from cdcd.data.tokenizers import WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD, UNKNOWN
 from cdcd.diffusion.sampling import SamplingConfig
@@ -301,7 +301,7 @@ def test_pieces_of_a_text_without_spaces():
 
 def test_pieces_of_long_documents(monkeypatch):
     """SentencePiece leaves out what is too long, here more than 80 bytes, unless it is cut."""
-    monkeypatch.setattr("cdcd.data.learning.STRETCH", 20)
+    monkeypatch.setattr("cdcd.data.tokenizer_learning.STRETCH", 20)
     tokenizer = learn_sentencepiece([" ".join(TEXTS), " ".join(TEXTS[::-1])], 400)
     assert tokenizer.vocab_size > 300
     assert tokenizer.decode(tokenizer.encode(TEXTS[0])) == TEXTS[0]

@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cdcd.data.learning import learn_tokenizer
-from cdcd.data.prepare.reading import Documents
-from cdcd.data.sequences import Shuffled as Shuffled
+from cdcd.data.prepare.reading import documents
+from cdcd.data.tokenizer_learning import learn_tokenizer
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.languages import markov_chain, tales
@@ -30,20 +29,20 @@ class Split:
 
 
 def read_documents(source: str) -> list[str]:
-    """Documents of a file (one a line or row) or a folder (one a text file); never empty."""
+    """Returns the documents of a file (one a line or row) or a folder (one a text file); none is empty."""
     path = Path(source).expanduser()
     if not path.exists():
         raise ValueError(
             f"there is no corpus {source!r}: give a text file, a folder or one of {', '.join(BUILT_IN)}"
         )
-    documents = [text for text in Documents(str(path), errors="strict") if text.strip()]
-    if not documents:
+    texts = [text for text in documents(str(path), errors="strict") if text.strip()]
+    if not texts:
         raise ValueError(f"the corpus {source} holds no text")
-    return documents
+    return texts
 
 
 def split_documents(documents: Sequence[str], valid_share: float, *, seed: int) -> Split:
-    """Hold out a random share of the documents, at least one."""
+    """Holds out a random share of the documents, at least one."""
     if len(documents) < 2:
         raise ValueError("the corpus has one document; it needs two, one of them for validation")
     num_valid = min(max(1, round(valid_share * len(documents))), len(documents) - 1)
@@ -58,7 +57,7 @@ def split_documents(documents: Sequence[str], valid_share: float, *, seed: int) 
 def built_in_documents(
     source: str, *, count: int, length: int, num_states: int, seed: int
 ) -> list[str]:
-    """Documents drawn from a built-in corpus; the markov ones fill a sequence with their end."""
+    """Draws documents from a built-in corpus; the markov ones fill a sequence with their end."""
     if source == "tales":
         return tales.stories(count, seed=seed)
     return markov_chain(num_states).documents(count, length - 1, seed=seed)
@@ -67,7 +66,7 @@ def built_in_documents(
 def make_tokenizer(
     kind: str, source: str, documents: Iterable[str], *, vocab_size: int, num_states: int
 ) -> Tokenizer:
-    """The tokenizer for a corpus; built-in corpora have their own words."""
+    """Returns the tokenizer for a corpus; built-in corpora have their own words."""
     if source in BUILT_IN and kind in ("auto", "words"):
         return WordTokenizer(
             tales.VOCABULARY if source == "tales" else markov_chain(num_states).words
@@ -78,7 +77,7 @@ def make_tokenizer(
 def to_sequences(
     documents: Sequence[str], tokenizer: Tokenizer, *, length: int, layout: Layout
 ) -> Int[Tensor, "sequences length"]:
-    """Fixed-length sequences; every document ends with EOS."""
+    """Returns sequences of fixed length; every document ends with EOS."""
     encoded = [[*tokenizer.encode(text), EOS] for text in documents]
     if layout == "documents":
         return _one_each(encoded, length)
@@ -93,7 +92,7 @@ def to_sequences(
 
 
 def _one_each(encoded: Sequence[list[int]], length: int) -> Int[Tensor, "sequences length"]:
-    """Each document starts a sequence; a long one fills several; the rest is padding."""
+    """Returns sequences that each start a document or go on with a long one; the rest is padding."""
     chunks = [
         torch.tensor(tokens[start : start + length], dtype=torch.int32)
         for tokens in encoded

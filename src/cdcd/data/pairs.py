@@ -4,16 +4,15 @@ Each side has a fixed length. A pair with a side that does not fit is left out a
 The paper predicts the padding too (§4.4), so the ends of the rows are part of the target.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from cdcd.data.format import DESCRIPTION, PROGRESS, SIDES
+from cdcd.data.dataset_files import DESCRIPTION, PROGRESS, SIDES
 from cdcd.data.sequences import Indices, InMemory, Sequences, TokenDataset
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_hash
 from cdcd.data.vocabulary import EOS, PAD
@@ -56,20 +55,19 @@ def pairs_in_memory(
     source_length: int,
     target_length: int,
 ) -> PairDataset:
-    """Pairs of texts, tokenised here and now."""
-    encoded = [tuple([*tokenizer.encode(text), EOS] for text in pair) for pair in pairs]
-    fits = [s_t for s_t in encoded if len(s_t[0]) <= source_length and len(s_t[1]) <= target_length]
-    if not fits:
+    """Returns pairs of texts as a data set in memory."""
+    lengths = (source_length, target_length)
+    encoded = [[[*tokenizer.encode(text), EOS] for text in pair] for pair in pairs]
+    fitting = [
+        pair for pair in encoded if all(len(s) <= n for s, n in zip(pair, lengths, strict=True))
+    ]
+    if not fitting:
         raise _none_fits(len(encoded), source_length, target_length)
     sides = [
-        InMemory(_padded([pair[place] for pair in fits], length))
-        for place, length in enumerate((source_length, target_length))
+        InMemory(torch.tensor([[*side, *[PAD] * (length - len(side))] for side in column]).int())
+        for column, length in zip(zip(*fitting, strict=True), lengths, strict=True)
     ]
-    return PairDataset(*sides, num_dropped=len(encoded) - len(fits))
-
-
-def _padded(rows: Sequence[Sequence[int]], length: int) -> Int[Tensor, "rows length"]:
-    return torch.tensor([[*row, *[PAD] * (length - len(row))] for row in rows], dtype=torch.int32)
+    return PairDataset(*sides, num_dropped=len(encoded) - len(fitting))
 
 
 def _none_fits(count: int, source_length: int, target_length: int) -> ValueError:
@@ -80,7 +78,7 @@ def _none_fits(count: int, source_length: int, target_length: int) -> ValueError
 
 
 def holds_pairs(path: str | Path) -> bool:
-    """Whether this is the folder of a prepared data set of pairs, finished or not."""
+    """Returns whether this is the folder of a prepared data set of pairs, finished or not."""
     folder = Path(path).expanduser()
     if (folder / DESCRIPTION).is_file():
         return "sides" in read_json(folder / DESCRIPTION)
@@ -88,13 +86,13 @@ def holds_pairs(path: str | Path) -> bool:
 
 
 def _no_pairs(path: Path) -> ValueError:
-    """What is wrong with a folder that should hold pairs."""
+    """Returns the error of a path that should hold pairs."""
     command = "cdcd data prepare --source PATH --target-source PATH --out FOLDER"
     if not path.exists():
         return ValueError(f"{path} does not exist; prepare pairs with: {command}")
     if not path.is_dir():
         return ValueError(f"{path} is no prepared data set of pairs; prepare one with: {command}")
-    TokenDataset(path)  # says what else is wrong
+    TokenDataset(path)  # raises what else is wrong
     return ValueError(f"{path} holds single texts, no pairs; prepare pairs with: {command}")
 
 
@@ -116,11 +114,11 @@ class PreparedPairs:
 
     def _check_sides(self) -> None:
         for side in (self.source, self.target):
-            found = file_hash(side.path / DESCRIPTION)
-            if found != self._described["sides"][side.path.name]:
+            present = file_hash(side.path / DESCRIPTION)
+            if present != self._described["sides"][side.path.name]:
                 raise ValueError(
                     f"{side.path} is not the side that was prepared with {self.path}: its dataset.json "
-                    f"has SHA-256 {found}; put the right one back or prepare the data again"
+                    f"has SHA-256 {present}; put the right one back or prepare the data again"
                 )
         if tokenizer_hash(self.tokenizer) != self.tokenizer_hash:
             raise ValueError(
@@ -136,16 +134,16 @@ class PreparedPairs:
         return self.source.num_documents(split)
 
     def counts(self, split: str) -> dict[str, int]:
-        """How many pairs of a split were kept, and left out why, when it was prepared."""
+        """Returns the number of pairs of a split that were kept, or left out for each reason."""
         return dict(self._described["pairs"][split])
 
     def verify(self) -> None:
-        """Compare every file with its checksum."""
+        """Raises an error where the checksum of a file is wrong."""
         self.source.verify()
         self.target.verify()
 
     def texts(self, split: str, index: int) -> tuple[str, str]:
-        """A pair as it was written, where the tokenizer is lossless."""
+        """Returns a pair as it was written, where the tokenizer is lossless."""
         source, target = (
             self.tokenizer.decode(side.document(split, index).tolist())
             for side in (self.source, self.target)
@@ -155,16 +153,12 @@ class PreparedPairs:
     def sequences(
         self, split: str, *, source_length: int, target_length: int, reverse: bool = False
     ) -> PairDataset:
-        """The pairs that fit; reversed: from the target to the source."""
-        sides = (self.target, self.source) if reverse else (self.source, self.target)
-        lengths = (source_length, target_length)
-        fits: Bool[np.ndarray, " pairs"] = np.all(
-            [side.lengths(split) <= most for side, most in zip(sides, lengths, strict=True)], axis=0
-        )
+        """Returns the pairs that fit; reversed: from the target to the source."""
+        sides = [(self.source, source_length), (self.target, target_length)]
+        if reverse:
+            sides = [(self.target, source_length), (self.source, target_length)]
+        fits = np.all([side.lengths(split) <= length for side, length in sides], axis=0)
         if not fits.any():
             raise _none_fits(len(fits), source_length, target_length)
-        found: list[Any] = [
-            side.whole_documents(split, most, fits)
-            for side, most in zip(sides, lengths, strict=True)
-        ]
-        return PairDataset(*found, num_dropped=int((~fits).sum()))
+        sources, targets = (side.whole_documents(split, length, fits) for side, length in sides)
+        return PairDataset(sources, targets, num_dropped=int((~fits).sum()))

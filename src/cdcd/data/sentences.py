@@ -1,9 +1,9 @@
-"""Where sentences end, for texts that are longer than a translator reads.
+"""Splitting texts into sentences, for texts that are longer than a translator reads.
 
 A mark (. ! ? … and those of Chinese and Japanese) ends a sentence where white space follows it and its
 closing quotes, and the next word does not begin in lower case. A full stop ends none after an
-abbreviation, an initial or an ordinal (German: am 3. Mai). Where it is unclear no sentence ends: a
-piece that is too long is noticed, one that was cut in the middle is translated wrongly.
+abbreviation, an initial or an ordinal (German: am 3. Mai). Unclear cases end none: a piece that is too
+long is noticed, one that was cut in the middle is translated wrongly.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 CLOSING = "\"'”’“‘»«›‹)\\]}"
 END = re.compile(rf"[.!?…]+[{CLOSING}]*(?=\s)|[。！？｡]+[{CLOSING}」』）】》〉]*")
-"""What may end a sentence. Chinese and Japanese marks need no space."""
+"""Marks that may end a sentence. Chinese and Japanese ones need no space."""
 IS_CLEAR = frozenset("。！？｡")
 LAST_WORD = re.compile(r"[\w.]*$")
 NEXT = re.compile(r"\s*[\"'“‘„‚»«›‹¿¡(\[{–—-]*\s*(\S?)")
@@ -37,7 +37,7 @@ BEFORE_NUMBER = re.compile(
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text with the white space behind them: joined they are the text."""
+    """Returns the sentences of a text with the white space behind them: joined they are the text."""
     starts = [0]
     for match in END.finditer(text):
         if _is_end(text, match):
@@ -63,17 +63,17 @@ def _is_end(text: str, match: re.Match[str]) -> bool:
 
 
 def _is_part_of_word(before: str, first: str) -> bool:
-    """Whether a full stop belongs to the word before it."""
-    found = LAST_WORD.search(before)
-    assert found is not None
-    word = found.group()
+    """Returns whether a full stop belongs to the word before it."""
+    match = LAST_WORD.search(before)
+    assert match is not None
+    word = match.group()
     if any(kind.fullmatch(word) for kind in (INITIALS, ORDINAL, ABBREVIATION)):
         return True
     return first.isdigit() and BEFORE_NUMBER.fullmatch(word) is not None
 
 
 def pack_sentences(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """A text in few pieces of whole sentences that fit; a sentence that does not is a piece alone."""
+    """Returns a text in few pieces of whole sentences that fit; a sentence that does not is a piece alone."""
     pieces: list[str] = []
     for sentence in split_sentences(text):
         if pieces and fits((pieces[-1] + sentence).strip()):

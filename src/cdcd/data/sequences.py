@@ -5,7 +5,7 @@ sequences.
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int, Int64, UInt, UInt64
 from torch import Tensor
 
-from cdcd.data.format import DESCRIPTION, FORMAT, PROGRESS, SplitSummary
+from cdcd.data.dataset_files import DESCRIPTION, FORMAT, PROGRESS, SplitSummary
 from cdcd.data.order import ROUNDS, keys_for, mix, permuted
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_hash
 from cdcd.data.vocabulary import PAD
@@ -32,24 +32,24 @@ class Sequences(Protocol):
     def length(self) -> int: ...
     def __len__(self) -> int: ...
     def rows(self, indices: Indices) -> Int[Tensor, "rows length"]:
-        """These sequences, as int64."""
+        """Returns these sequences, as int64."""
         ...
 
 
 @runtime_checkable
-class Varied(Sequences, Protocol):
-    """Sequences that look different in every epoch."""
+class ResampledSequences(Sequences, Protocol):
+    """Sequences that are drawn anew in every epoch."""
 
-    def varied_rows(
+    def resampled_rows(
         self, indices: Int64[np.ndarray, " rows"], bits: UInt64[np.ndarray, " rows"]
     ) -> Int[Tensor, "rows length"]:
-        """Returns these sequences, each varied by its own 64 random bits."""
+        """Returns these sequences, each drawn by its own 64 random bits."""
         ...
 
 
 @dataclass(frozen=True)
 class InMemory:
-    """Sequences that are there already."""
+    """Sequences of a tensor."""
 
     tokens: Int[Tensor, "sequences length"]
 
@@ -65,21 +65,19 @@ class InMemory:
 
 
 @dataclass(frozen=True)
-class Shuffled:
-    """Training sequences in an order that is a function of the seed: any step's batch, at any time."""
+class ShuffledBatches:
+    """Batches of sequences in an order that is a function of the seed: any step's batch, at any time."""
 
     sequences: Sequences
     batch_size: int
     seed: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.sequences, Tensor):
-            object.__setattr__(self, "sequences", InMemory(self.sequences))
         if len(self.sequences) == 0:
             raise ValueError("there are no sequences to train on")
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Int[Tensor, "rows length"]:
-        """This rank's rows of training step `step`: whole epochs, each in a new order."""
+        """Returns this rank's rows of training step `step`: whole epochs, each in a new order."""
         if self.batch_size % world_size:
             raise ValueError(
                 f"the batch of {self.batch_size} sequences cannot be shared by {world_size} ranks; "
@@ -89,41 +87,36 @@ class Shuffled:
         first = step * self.batch_size + rank * share
         positions = np.arange(first, first + share)
         indices = self.order(positions)
-        if isinstance(self.sequences, Varied):
+        if isinstance(self.sequences, ResampledSequences):
+            # The key's name is part of the draws of all runs before.
             key = keys_for(self.seed, "variation", count=1)
-            return self.sequences.varied_rows(indices, mix(mix(positions.astype(np.uint64)) ^ key))
+            bits = mix(mix(positions.astype(np.uint64)) ^ key)
+            return self.sequences.resampled_rows(indices, bits)
         return self.sequences.rows(indices)
 
     def order(self, positions: Int64[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
-        """The sequences at these positions of the endless series of epochs."""
+        """Returns the sequences at these positions of the endless series of epochs."""
         size = len(self.sequences)
-        epochs, places = np.divmod(positions, size)
-        found = np.empty_like(positions)
+        epochs, within = np.divmod(positions, size)
+        indices = np.empty_like(positions)
         for epoch in np.unique(epochs).tolist():
-            now = epochs == epoch
+            is_now = epochs == epoch
             keys = keys_for(self.seed, "epoch", epoch, count=ROUNDS)
-            found[now] = permuted(places[now], size, keys)
-        return found
-
-
-class _Part(Protocol):
-    """The sequences of one shard."""
-
-    def __len__(self) -> int: ...
-    def rows(self, indices: Int64[np.ndarray, " rows"]) -> UInt[np.ndarray, "rows length"]: ...
+            indices[is_now] = permuted(within[is_now], size, keys)
+        return indices
 
 
 @dataclass(frozen=True)
-class _Windows:
-    """A shard cut into sequences, wherever its documents end; a rest shorter than one is left."""
+class _Shard:
+    """The documents of a shard, memory-mapped."""
 
-    windows: UInt[np.ndarray, "sequences length"]
+    tokens: UInt[np.ndarray, " tokens"]
+    ends: Int64[np.ndarray, " documents"]
 
-    def __len__(self) -> int:
-        return len(self.windows)
-
-    def rows(self, indices: Int64[np.ndarray, " rows"]) -> UInt[np.ndarray, "rows length"]:
-        return self.windows[indices]
+    @property
+    def starts(self) -> Int64[np.ndarray, " documents"]:
+        """The start of each document."""
+        return np.concatenate([[0], self.ends[:-1]])
 
 
 @dataclass(frozen=True)
@@ -138,25 +131,19 @@ class _Spans:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def rows(self, indices: Int64[np.ndarray, " rows"]) -> UInt[np.ndarray, "rows length"]:
-        places = self.starts[indices, None] + np.arange(self.length)
-        is_padding = places >= self.ends[indices, None]
-        found = self.tokens[np.minimum(places, len(self.tokens) - 1)]
-        found[is_padding] = PAD
-        return found
+    def __getitem__(self, indices: Int64[np.ndarray, " rows"]) -> UInt[np.ndarray, "rows length"]:
+        positions = self.starts[indices, None] + np.arange(self.length)
+        rows = self.tokens[np.minimum(positions, len(self.tokens) - 1)]
+        rows[positions >= self.ends[indices, None]] = PAD
+        return rows
 
 
-class Mapped:
-    """The sequences of several shards, one shard after another."""
+class MappedSequences:
+    """The sequences of several shards, one shard after another: arrays of rows, or spans."""
 
-    def __init__(self, parts: Sequence[_Part], length: int, dtype: np.dtype[Any]) -> None:
-        self.parts, self.dtype = parts, dtype
-        self._length = length
+    def __init__(self, parts: Sequence[np.ndarray | _Spans], length: int) -> None:
+        self.parts, self.length = parts, length
         self._starts = np.cumsum([0, *map(len, parts)])
-
-    @property
-    def length(self) -> int:
-        return self._length
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -165,32 +152,16 @@ class Mapped:
         indices = np.asarray(indices, dtype=np.int64)
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
             raise IndexError(f"there are {len(self)} sequences")
-        is_one = len(self.parts) == 1
-        found = self.parts[0].rows(indices) if is_one else self._gather(indices)
-        return torch.from_numpy(found.astype(np.int64))
-
-    def _gather(self, indices: Int64[np.ndarray, " rows"]) -> UInt[np.ndarray, "rows length"]:
-        places = np.searchsorted(self._starts, indices, side="right") - 1
-        found = np.empty((len(indices), self.length), dtype=self.dtype)
-        for place in np.unique(places).tolist():
-            here = places == place
-            found[here] = self.parts[place].rows(indices[here] - self._starts[place])
-        return found
-
-
-@dataclass(frozen=True)
-class _Shard:
-    tokens: UInt[np.ndarray, " tokens"]
-    ends: UInt64[np.ndarray, " documents"]
-
-    def spans(self) -> tuple[Int64[np.ndarray, " documents"], Int64[np.ndarray, " documents"]]:
-        """Where each document starts and ends."""
-        ends = self.ends.astype(np.int64)
-        return np.concatenate([[0], ends[:-1]]), ends
+        shards = np.searchsorted(self._starts, indices, side="right") - 1
+        rows = np.empty((len(indices), self.length), dtype=np.int64)
+        for shard in np.unique(shards).tolist():
+            is_here = shards == shard
+            rows[is_here] = self.parts[shard][indices[is_here] - self._starts[shard]]
+        return torch.from_numpy(rows)
 
 
 def is_dataset(path: str | Path) -> bool:
-    """Whether this is the folder of a prepared data set, finished or not."""
+    """Returns whether this is the folder of a prepared data set, finished or not."""
     folder = Path(path).expanduser()
     return any((folder / name).is_file() for name in (DESCRIPTION, PROGRESS))
 
@@ -210,30 +181,42 @@ class TokenDataset:
         self._opened: dict[str, list[_Shard]] = {}
 
     def _check_tokenizer(self) -> None:
-        found = tokenizer_hash(self.tokenizer)
-        if found != self.tokenizer_hash:
+        present = tokenizer_hash(self.tokenizer)
+        if present != self.tokenizer_hash:
             raise ValueError(
                 f"{self.path} has the tokens of another tokenizer: its tokenizer folder has hash "
-                f"{found}, dataset.json says {self.tokenizer_hash}; put the right one back or prepare "
+                f"{present}, dataset.json says {self.tokenizer_hash}; put the right one back or prepare "
                 f"the data again"
             )
 
     def _check_sizes(self) -> None:
-        for shard in self._shards():
-            for kind, size in (
-                ("tokens", shard["tokens"] * self.dtype.itemsize),
-                ("ends", shard["documents"] * 8),
-            ):
-                file = self.path / f"{shard['name']}.{kind}"
-                found = file.stat().st_size if file.is_file() else 0
-                if found != size:
-                    raise ValueError(
-                        f"{file} has {found:,} bytes, it should have {size:,}: it is damaged or cut "
-                        f"short; copy it again or prepare the data again"
-                    )
+        for file, size, _ in self._files():
+            present = file.stat().st_size if file.is_file() else 0
+            if present != size:
+                raise ValueError(
+                    f"{file} has {present:,} bytes, it should have {size:,}: it is damaged or cut "
+                    f"short; copy it again or prepare the data again"
+                )
 
-    def _shards(self) -> list[dict[str, Any]]:
-        return [shard for split in self._described["splits"].values() for shard in split["shards"]]
+    def verify(self) -> None:
+        """Raises an error where the checksum of a file is wrong."""
+        for file, _, expected in self._files():
+            if (present := file_hash(file)) != expected:
+                raise ValueError(
+                    f"{file} is damaged: its SHA-256 is {present}, dataset.json says {expected}; "
+                    f"copy it again or prepare the data again"
+                )
+
+    def _files(self) -> Iterator[tuple[Path, int, str]]:
+        """Yields each file of each shard with its size in bytes and its SHA-256."""
+        for split in self._described["splits"].values():
+            for shard in split["shards"]:
+                sizes = {
+                    "tokens": shard["tokens"] * self.dtype.itemsize,
+                    "ends": shard["documents"] * 8,
+                }
+                for suffix, size in sizes.items():
+                    yield self.path / f"{shard['name']}.{suffix}", size, shard["sha256"][suffix]
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -241,23 +224,12 @@ class TokenDataset:
         return tuple(name for name, split in self._described["splits"].items() if split["shards"])
 
     def summary(self, split: str) -> SplitSummary:
-        """What a split holds."""
-        found = self._split(split)
-        return SplitSummary(**{field.name: found[field.name] for field in fields(SplitSummary)})
+        """Returns the contents of a split, in numbers."""
+        content = self._split(split)
+        return SplitSummary(**{field.name: content[field.name] for field in fields(SplitSummary)})
 
     def num_documents(self, split: str) -> int:
         return self.summary(split).documents
-
-    def verify(self) -> None:
-        """Compare every file with its checksum."""
-        for shard in self._shards():
-            for kind, expected in shard["sha256"].items():
-                file = self.path / f"{shard['name']}.{kind}"
-                if (found := file_hash(file)) != expected:
-                    raise ValueError(
-                        f"{file} is damaged: its SHA-256 is {found}, dataset.json says {expected}; "
-                        f"copy it again or prepare the data again"
-                    )
 
     def _split(self, split: str) -> dict[str, Any]:
         if split not in self.splits:
@@ -266,86 +238,84 @@ class TokenDataset:
             )
         return self._described["splits"][split]
 
-    def _open(self, split: str) -> list[_Shard]:
+    def _shards(self, split: str) -> list[_Shard]:
         if split not in self._opened:
+            files = [self.path / shard["name"] for shard in self._split(split)["shards"]]
             self._opened[split] = [
                 _Shard(
-                    np.memmap(self.path / f"{shard['name']}.tokens", dtype=self.dtype, mode="r"),
-                    np.memmap(self.path / f"{shard['name']}.ends", dtype="<u8", mode="r"),
+                    np.memmap(file.with_name(f"{file.name}.tokens"), dtype=self.dtype, mode="r"),
+                    np.memmap(file.with_name(f"{file.name}.ends"), dtype="<i8", mode="r"),
                 )
-                for shard in self._split(split)["shards"]
+                for file in files
             ]
         return self._opened[split]
 
     def document(self, split: str, index: int) -> UInt[np.ndarray, " tokens"]:
-        """The tokens of a document, its EOS included."""
+        """Returns the tokens of a document, its EOS included."""
         if not 0 <= index < self.num_documents(split):
             raise IndexError(f"{split} has {self.num_documents(split)} documents")
-        for shard in self._open(split):
+        for shard in self._shards(split):
             if index < len(shard.ends):
                 start = int(shard.ends[index - 1]) if index else 0
                 return np.array(shard.tokens[start : int(shard.ends[index])])
             index -= len(shard.ends)
         raise AssertionError("the shards hold fewer documents than dataset.json says")
 
+    def lengths(self, split: str) -> Int64[np.ndarray, " documents"]:
+        """Returns the number of tokens of each document, its EOS included."""
+        return np.concatenate([shard.ends - shard.starts for shard in self._shards(split)])
+
     def stream(self, split: str, length: int) -> Sequences:
-        """The documents one after another, cut into sequences."""
-        parts = []
-        for shard in self._open(split):
-            count = len(shard.tokens) // length
-            parts.append(_Windows(shard.tokens[: count * length].reshape(count, length)))
+        """Returns the documents one after another, cut into sequences; a rest is left out."""
+        counts = [len(shard.tokens) // length for shard in self._shards(split)]
+        parts = [
+            shard.tokens[: count * length].reshape(count, length)
+            for shard, count in zip(self._shards(split), counts, strict=True)
+        ]
         return self._sequences(parts, split, length, "tokens for one sequence")
 
     def one_each(self, split: str, length: int) -> Sequences:
-        """Each document starts a sequence; a long one fills several; the rest is padding."""
-        parts = [_one_each(shard, length) for shard in self._open(split)]
+        """Returns sequences that each start a document or go on with a long one; the rest is padding."""
+        parts = [_one_each(shard, length) for shard in self._shards(split)]
         return self._sequences(parts, split, length, "documents")
 
     def full_documents(self, split: str, length: int) -> Sequences:
-        """The first `length` tokens of the documents that have so many before their EOS."""
+        """Returns the first `length` tokens of the documents that have so many before their EOS."""
         parts = []
-        for shard in self._open(split):
-            starts, ends = shard.spans()
-            starts = starts[ends - 1 - starts >= length]
+        for shard in self._shards(split):
+            starts = shard.starts[shard.ends - 1 - shard.starts >= length]
             parts.append(_Spans(shard.tokens, starts, starts + length, length))
         return self._sequences(parts, split, length, "documents of that length")
-
-    def lengths(self, split: str) -> Int64[np.ndarray, " documents"]:
-        """The tokens of each document, its EOS included."""
-        spans = (shard.spans() for shard in self._open(split))
-        return np.concatenate([ends - starts for starts, ends in spans])
 
     def whole_documents(
         self, split: str, length: int, is_wanted: Bool[np.ndarray, " documents"]
     ) -> Sequences:
-        """The wanted documents, each in one sequence, which must be long enough, and padded."""
-        assert int(self.lengths(split)[is_wanted].max(initial=0)) <= length
-        parts, first = [], 0
-        for shard in self._open(split):
-            starts, ends = shard.spans()
-            here = is_wanted[first : first + len(ends)]
-            parts.append(_Spans(shard.tokens, starts[here], ends[here], length))
-            first += len(ends)
+        """Returns the wanted documents, none of which may be longer, each in a padded sequence."""
+        parts = []
+        for shard in self._shards(split):
+            here, is_wanted = is_wanted[: len(shard.ends)], is_wanted[len(shard.ends) :]
+            parts.append(_Spans(shard.tokens, shard.starts[here], shard.ends[here], length))
         return self._sequences(parts, split, length, "documents of at most")
 
-    def _sequences(self, parts: list[Any], split: str, length: int, what: str) -> Sequences:
-        found = Mapped([part for part in parts if len(part)], length, self.dtype)
-        if len(found) == 0:
+    def _sequences(
+        self, parts: Sequence[np.ndarray | _Spans], split: str, length: int, wanted: str
+    ) -> Sequences:
+        sequences = MappedSequences(parts, length)
+        if len(sequences) == 0:
             raise ValueError(
-                f"the split {split} of {self.path} has too few {what} of {length} tokens; add text or "
+                f"the split {split} of {self.path} has too few {wanted} of {length} tokens; add text or "
                 f"lower the length"
             )
-        return found
+        return sequences
 
 
 def _one_each(shard: _Shard, length: int) -> _Spans:
-    starts, ends = shard.spans()
+    starts, ends = shard.starts, shard.ends
     counts = -((starts - ends) // length)
     first = np.repeat(np.cumsum(counts) - counts, counts)
     chunk = np.arange(len(first)) - first
-    return _Spans(
-        shard.tokens, np.repeat(starts, counts) + chunk * length, np.repeat(ends, counts), length
-    )
+    starts = np.repeat(starts, counts) + chunk * length
+    return _Spans(shard.tokens, starts, np.repeat(ends, counts), length)
 
 
 def _describe(path: Path) -> dict[str, Any]:
@@ -356,12 +326,10 @@ def _describe(path: Path) -> dict[str, Any]:
             raise ValueError(
                 f"{path} is not finished; go on with the command that began it: {command}"
             )
-        what = (
-            "is not a prepared data set (no dataset.json in it)"
-            if path.exists()
-            else "does not exist"
-        )
-        raise ValueError(f"{path} {what}; prepare one with: {command}")
+        problem = "does not exist"
+        if path.exists():
+            problem = "is not a prepared data set (no dataset.json in it)"
+        raise ValueError(f"{path} {problem}; prepare one with: {command}")
     described = read_json(file)
     if "sides" in described:
         raise ValueError(

@@ -33,7 +33,7 @@ class SubwordSampledPairs(PairDataset):
         super().__init__(pairs.sources, pairs.targets, num_dropped=pairs.num_dropped)
         self._sampler = SubwordSampler(pairs.sources, tokenizer, alpha)
 
-    def varied_rows(
+    def resampled_rows(
         self, indices: Int64[np.ndarray, " rows"], bits: UInt64[np.ndarray, " rows"]
     ) -> Int[Tensor, "rows length"]:
         """Returns these pairs with the words of each source split by its own 64 random bits."""

@@ -8,7 +8,7 @@
 
 Bytes that are not UTF-8 are lone surrogates in a `str` (PEP 383). Pieces and bytes keep them, words
 and symbols make them unknown. `decode` replaces them by U+FFFD unless errors="surrogateescape" asks
-for them back. `learning` learns vocabularies.
+for them back. `tokenizer_learning` learns vocabularies.
 """
 
 import difflib
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import UInt
 
 from cdcd.data.vocabulary import EOS, PAD, SPECIALS, UNKNOWN
 from cdcd.languages import numerals
@@ -47,10 +46,6 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, *, strict: bool = False) -> list[int]:
         """Returns the tokens of a text; where `strict`, an unknown word raises an error."""
-        ...
-
-    def encode_array(self, text: str) -> UInt[np.ndarray, " tokens"]:
-        """Returns the tokens as an array of `token_dtype`, for whole corpora."""
         ...
 
     def decode(self, tokens: Sequence[int], *, errors: str = "replace") -> str: ...
@@ -93,13 +88,8 @@ class WordTokenizer:
         if len({*self.words}) != len(self.words):
             raise ValueError(f"the {self.noun}s of a {type(self).__name__} must be distinct")
 
-    @staticmethod
-    def split(text: str) -> list[str]:
-        return split_words(text)
-
-    @staticmethod
-    def join(words: Iterable[str]) -> str:
-        return join_words(words)
+    split = staticmethod(split_words)
+    join = staticmethod(join_words)
 
     def pieces(self, text: str) -> list[str]:
         """Returns the words of a text, in the list or not."""
@@ -125,9 +115,6 @@ class WordTokenizer:
         find = self.index.get
         return [find(word, UNKNOWN) for word in words]
 
-    def encode_array(self, text: str) -> UInt[np.ndarray, " tokens"]:
-        return np.array(self.encode(text), dtype=token_dtype(self.vocab_size))
-
     def decode(self, tokens: Sequence[int], *, errors: str = "replace") -> str:
         return self.join(self.words[token] for token in tokens if token not in (PAD, EOS))
 
@@ -144,13 +131,8 @@ class SymbolTokenizer(WordTokenizer):
     kind: ClassVar[str] = "symbols"
     noun: ClassVar[str] = "symbol"
 
-    @staticmethod
-    def split(text: str) -> list[str]:
-        return text.split()
-
-    @staticmethod
-    def join(words: Iterable[str]) -> str:
-        return " ".join(words)
+    split = staticmethod(str.split)
+    join = staticmethod(" ".join)
 
 
 class MorphemeTokenizer(WordTokenizer):
@@ -184,11 +166,7 @@ class ByteTokenizer:
     content = b'{"bytes": 256}'
 
     def encode(self, text: str, *, strict: bool = False) -> list[int]:
-        return self.encode_array(text).tolist()
-
-    def encode_array(self, text: str) -> UInt[np.ndarray, " tokens"]:
-        raw = np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
-        return raw.astype(token_dtype(self.vocab_size)) + len(SPECIALS)
+        return [byte + len(SPECIALS) for byte in text.encode("utf-8", "surrogateescape")]
 
     def decode(self, tokens: Sequence[int], *, errors: str = "replace") -> str:
         raw = bytes(token - len(SPECIALS) for token in tokens if token >= len(SPECIALS))
@@ -244,9 +222,6 @@ class SentencePieceTokenizer:
             else:
                 tokens += self.processor.encode(stretch)
         return tokens
-
-    def encode_array(self, text: str) -> UInt[np.ndarray, " tokens"]:
-        return np.array(self.encode(text), dtype=token_dtype(self.vocab_size))
 
     def decode(self, tokens: Sequence[int], *, errors: str = "replace") -> str:
         kept = [int(token) for token in tokens if token not in (PAD, EOS)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from cdcd.config import RunConfig
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs
 from cdcd.data.prepare.reading import Documents
-from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS, Pair, ParallelDocuments
+from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS, ParallelDocuments
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.provenance import training_sequences
@@ -81,7 +81,7 @@ def held_out_pairs(
     return _prepared(run, split, num_sentences, trained_on)
 
 
-def _corpus(run: RunConfig, pairs: Sequence[Pair]) -> Corpus:
+def _corpus(run: RunConfig, pairs: Sequence[tuple[str, ...]]) -> Corpus:
     return Corpus([pair[0] for pair in pairs], [pair[1] for pair in pairs], *run.data.direction)
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from cdcd.config import RunConfig
-from cdcd.data.sequences import Sequences, Shuffled
+from cdcd.data.sequences import Sequences, ShuffledBatches
 from cdcd.networks.precision import choose_dtype
 from cdcd.training.build import make_task
 from cdcd.training.captured import CapturedStep
@@ -72,7 +72,7 @@ class Trainer:
         check_shares(training.batch_size, training.accumulate, world)
         self.device = world.device(training.device)
         dtype = choose_dtype(training.dtype, self.device)
-        self.data = Shuffled(train, training.batch_size, training.seed)
+        self.data = ShuffledBatches(train, training.batch_size, training.seed)
         held_out = torch.arange(min(len(valid), training.valid_sequences))
         self.valid = valid.rows(held_out).to(self.device)
         self.task = make_task(

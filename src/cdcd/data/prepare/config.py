@@ -3,12 +3,13 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cdcd.data.prepare.filtering import Limits
 from cdcd.data.prepare.reading import Unit
 from cdcd.data.prepare.reading_pairs import is_built_in
+from cdcd.settings import check_ranges
 
 LIMITS = ("max_source_length", "max_target_length", "max_ratio")
 ONLY_PAIRS = ("valid_target_source", "test_target_source", *LIMITS)
+SHARES = ("valid_share", "test_share", "judge_share")
 POSITIVE = ("group_size", "shard_tokens", "tokenizer_bytes", "max_documents", "workers")
 
 
@@ -22,14 +23,14 @@ class PrepareConfig:
     target_source: str | None = None
     """The translations: line n of it is the translation of line n of the source."""
     unit: Unit = "auto"
-    """What a document is in a text file: `line`, `blank-line` (text between blank lines) or `file`; `auto`:
+    """A document of a text file: its `line`, its text between blank lines (`blank-line`) or the `file`; `auto`:
     rows of tables, files of a folder, lines of a file."""
     column: str | None = None
     """The column of a table that holds the text: a name (`text` if not given), `outer.inner`, or a number from 1."""
     target_column: str | None = None
     """The column of the translations; without target_source they are in the table of the source."""
     header: bool | None = None
-    """Whether the first line of a .tsv or .csv names the columns; if not given: where the column is a name."""
+    """True where the first line of a .tsv or .csv names the columns; if not given: where a column is a name."""
     tokenizer: str = "sentencepiece"
     """`sentencepiece`, `words`, `symbols` or `bytes`; or one to take over: a run, a data set, a .model file."""
     vocab_size: int = 32_000
@@ -43,63 +44,51 @@ class PrepareConfig:
     judge_share: float = 0.0
     """Share of the documents in the split `judge`, for a model that judges samples and must not share text."""
     valid_source: str | None = None
-    """Its documents are the split `valid`, instead of a share."""
+    """Source of the split `valid`, instead of a share."""
     test_source: str | None = None
-    """Its documents are the split `test`, instead of a share."""
+    """Source of the split `test`, instead of a share."""
     valid_target_source: str | None = None
     """The translations of valid_source, where they are not in its target_column."""
     test_target_source: str | None = None
     """The translations of test_source, where they are not in its target_column."""
     max_source_length: int | None = None
-    """Leave pairs out of what is trained on whose source has more tokens, its end included."""
+    """Most tokens of a source that is trained on, its end included; longer pairs are left out."""
     max_target_length: int | None = None
-    """The same of the target."""
+    """Most tokens of a target that is trained on, its end included; longer pairs are left out."""
     max_ratio: float | None = None
-    """Leave pairs out of what is trained on of which one side has more than so many times the tokens of the other."""
+    """Largest ratio of the tokens of the longer side to those of the shorter side in training; other pairs are left
+    out."""
     group_size: int = 1
-    """So many documents in a row always fall into the same split, such as captions of one picture."""
+    """Number of successive documents that always fall into the same split, such as captions of one picture."""
     max_documents: int | None = None
-    """Stop after so many documents of the source."""
+    """Number of documents of the source that are read; if not given: all."""
     shard_tokens: int = 1 << 28
-    """A shard is closed by the document that brings it to so many tokens."""
+    """Tokens of a shard; the document that reaches this number is its last."""
     workers: int | None = None
     """Processes that tokenise; if not given: one a core. The result does not depend on it."""
     seed: int = 0
     """Seed of the splits and of the sample that SentencePiece learns from."""
 
     def __post_init__(self) -> None:
-        self._check_shares()
-        self._check_pairs()
-        for name in (*POSITIVE, *LIMITS):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least 1")
-
-    def _check_shares(self) -> None:
-        for name in ("valid_share", "test_share", "judge_share"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}, it must be at least 0 and below 1"
-                )
+        check_ranges(self, at_least={1: (*POSITIVE, *LIMITS)}, below_one=SHARES)
         if sum(self.shares) >= 1:
             raise ValueError(
                 f"the shares of valid, test and judge sum to {sum(self.shares):g}; they must leave "
                 f"documents to train on: lower them to a sum below 1"
             )
-
-    def _check_pairs(self) -> None:
         given = [name for name in ONLY_PAIRS if getattr(self, name) is not None]
         if given and not self.is_pairs:
             raise ValueError(
                 f"{given[0]} is for pairs: say where the translations are with target_source or "
                 f"target_column"
             )
+        if self.target_column and not self.target_source:
+            self._check_columns()
         for split in ("valid", "test"):
             self._check_held_out(f"{split}_source", f"{split}_target_source")
-        if (
-            self.target_column
-            and not self.target_source
-            and self.column in (None, self.target_column)
-        ):
+
+    def _check_columns(self) -> None:
+        if self.column in (None, self.target_column):
             raise ValueError(
                 f"column is {self.column!r} and target_column {self.target_column!r}: name two columns of "
                 f"{self.source}"
@@ -118,12 +107,8 @@ class PrepareConfig:
 
     @property
     def is_pairs(self) -> bool:
-        """Whether documents have a source and a target."""
+        """True where a document has a source and a target."""
         return bool(self.target_source or self.target_column or is_built_in(self.source))
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(**{name: getattr(self, name) for name in LIMITS})
 
     @property
     def shares(self) -> tuple[float, float, float]:

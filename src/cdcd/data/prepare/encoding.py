@@ -8,23 +8,22 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Int64, UInt
 
+from cdcd.data.prepare.reading import Row
 from cdcd.data.tokenizers import UNDECODABLE, Tokenizer, is_utf8, load_tokenizer, token_dtype
 from cdcd.data.vocabulary import EOS, UNKNOWN
 
-T = TypeVar("T")
-CHUNK = 1 << 20
-MOST_DOCUMENTS = 1 << 15
+CHUNK_CHARACTERS = 1 << 20
+CHUNK_DOCUMENTS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -32,98 +31,63 @@ class Encoded:
     """The tokens of documents one after another, each ended by EOS, and counts for each document."""
 
     tokens: UInt[np.ndarray, " tokens"]
-    lengths: Int64[np.ndarray, " documents"]
-    """Tokens, the EOS included; 0 for an empty document, which is left out."""
-    bytes: Int64[np.ndarray, " documents"]
-    unknown: Int64[np.ndarray, " documents"]
-    undecodable: Int64[np.ndarray, " documents"]
+    counts: Int64[np.ndarray, "documents 4"]
+    """Tokens (the EOS included; 0 for an empty document), bytes, unknown tokens, undecodable bytes."""
 
-    def sides(self, count: int) -> "list[Encoded]":
-        """The documents of each side, where they lie one side behind the other."""
-        ends = np.concatenate([[0], np.cumsum(self.lengths)])
-        size = len(self.lengths) // count
-        return [
-            Encoded(
-                self.tokens[ends[first] : ends[first + size]],
-                *(
-                    each[first : first + size]
-                    for each in (self.lengths, self.bytes, self.unknown, self.undecodable)
-                ),
-            )
-            for first in range(0, count * size, size)
-        ]
+    @property
+    def lengths(self) -> Int64[np.ndarray, " documents"]:
+        """The tokens of each document."""
+        return self.counts[:, 0]
 
 
-def chunks(documents: Iterable[T], characters: Callable[[T], int] = len) -> Iterator[list[T]]:  # pyright: ignore[reportArgumentType]
-    """Documents in lists of about `CHUNK` characters."""
-    held: list[T] = []
+def chunked(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yields rows in lists of about `CHUNK_CHARACTERS`."""
+    chunk: list[Row] = []
     size = 0
-    for text in documents:
-        held.append(text)
-        size += characters(text)
-        if size >= CHUNK or len(held) >= MOST_DOCUMENTS:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
-
-
-def one_side_behind_the_other(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """All sources, then all targets; of single texts, the texts."""
-    return [text for side in zip(*rows, strict=True) for text in side]
+    for row in rows:
+        chunk.append(row)
+        size += sum(map(len, row))
+        if size >= CHUNK_CHARACTERS or len(chunk) >= CHUNK_DOCUMENTS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
-    """Tokenise documents; those of white space alone are left out."""
+    """Returns the tokens of documents; those of white space alone have none."""
     dtype = token_dtype(tokenizer.vocab_size)
-    end = np.array([EOS], dtype=dtype)
-    arrays, lengths = [np.empty(0, dtype)], np.zeros(len(texts), np.int64)
-    for place, text in enumerate(texts):
-        if text and not text.isspace():
-            arrays += [tokenizer.encode_array(text), end]
-            lengths[place] = len(arrays[-2]) + 1
-    tokens = np.concatenate(arrays)
-    return Encoded(
-        tokens,
-        lengths,
-        bytes=np.array([len(text.encode("utf-8", "surrogateescape")) for text in texts], np.int64),
-        unknown=_count_in(tokens == UNKNOWN, lengths),
-        undecodable=np.array([_num_undecodable(text) for text in texts], np.int64),
-    )
-
-
-def _count_in(
-    found: np.ndarray, lengths: Int64[np.ndarray, " documents"]
-) -> Int64[np.ndarray, " documents"]:
-    """How often something is found in each document."""
-    before = np.concatenate([[0], np.cumsum(found)])
-    ends = np.cumsum(lengths)
-    return before[ends] - before[ends - lengths]
-
-
-def _num_undecodable(text: str) -> int:
-    return 0 if is_utf8(text) else len(UNDECODABLE.findall(text))
+    arrays = [np.empty(0, dtype)]
+    counts = []
+    for text in texts:
+        is_empty = not text or text.isspace()
+        tokens = np.array([] if is_empty else [*tokenizer.encode(text), EOS], dtype)
+        arrays.append(tokens)
+        num_bytes = len(text.encode("utf-8", "surrogateescape"))
+        num_undecodable = 0 if is_utf8(text) else len(UNDECODABLE.findall(text))
+        counts.append((len(tokens), num_bytes, (tokens == UNKNOWN).sum(), num_undecodable))
+    return Encoded(np.concatenate(arrays), np.array(counts, np.int64).reshape(-1, 4))
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def encode_in_order(
-    texts: Iterable[list[str]], tokenizer_folder: Path, workers: int
-) -> Iterator[Encoded]:
-    """Tokenise chunks of documents, several at a time, each in its turn."""
+    chunks: Iterable[list[Row]], tokenizer_folder: Path, workers: int
+) -> Iterator[list[Encoded]]:
+    """Yields the tokens of each chunk, side by side, in their order; several are encoded at a time."""
     if workers == 1:
         tokenizer = load_tokenizer(tokenizer_folder)
-        yield from (encode_documents(tokenizer, chunk) for chunk in texts)
+        yield from (_encode_sides(tokenizer, chunk) for chunk in chunks)
         return
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, context, _start_worker, (tokenizer_folder,))
     try:
-        yield from _in_turn(pool, texts, 2 * workers)
+        yield from _results_in_order(pool, chunks, 2 * workers)
     except BrokenProcessPool:
         raise ValueError(
             f"one of {workers} processes died, perhaps for want of memory; run the same command again "
@@ -133,15 +97,21 @@ def encode_in_order(
         pool.shutdown(cancel_futures=True)
 
 
-def _in_turn(pool: ProcessPoolExecutor, texts: Iterable[list[str]], most: int) -> Iterator[Encoded]:
-    """Never more than `most` chunks under way, so that memory stays bounded."""
-    pending: deque[Future[Encoded]] = deque()
-    for chunk in texts:
+def _results_in_order(
+    pool: ProcessPoolExecutor, chunks: Iterable[list[Row]], most: int
+) -> Iterator[list[Encoded]]:
+    """Yields the results with never more than `most` chunks in the pool, which bounds the memory."""
+    pending: deque[Future[list[Encoded]]] = deque()
+    for chunk in chunks:
         pending.append(pool.submit(_encode_chunk, chunk))
         if len(pending) >= most:
             yield pending.popleft().result()
     while pending:
         yield pending.popleft().result()
+
+
+def _encode_sides(tokenizer: Tokenizer, rows: list[Row]) -> list[Encoded]:
+    return [encode_documents(tokenizer, texts) for texts in zip(*rows, strict=True)]
 
 
 _worker: dict[str, Tokenizer] = {}
@@ -154,12 +124,12 @@ def _start_worker(tokenizer_folder: Path) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent cannot tell its workers to stop."""
+    """Ends this process with its parent, which cannot tell its workers to stop when it is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
     os._exit(1)
 
 
-def _encode_chunk(chunk: list[str]) -> Encoded:
-    return encode_documents(_worker["tokenizer"], chunk)
+def _encode_chunk(rows: list[Row]) -> list[Encoded]:
+    return _encode_sides(_worker["tokenizer"], rows)

@@ -1,42 +1,37 @@
-"""What becomes of a pair: kept, or left out for a reason, which is counted."""
+"""Outcomes of documents and pairs: kept, or left out for a reason, which is counted."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 
-FATES = ("kept", "empty", "too_long", "bad_ratio")
+from cdcd.data.prepare.config import PrepareConfig
 
-
-@dataclass(frozen=True)
-class Limits:
-    """What is trained on; None: anything."""
-
-    max_source_length: int | None = None
-    max_target_length: int | None = None
-    max_ratio: float | None = None
-
-    def fates(
-        self, lengths: Sequence[Int64[np.ndarray, " documents"]], is_limited: np.ndarray
-    ) -> Int64[np.ndarray, " documents"]:
-        """Places in `FATES`, by the tokens of each side, ends included; the first that holds counts."""
-        bounds = (self.max_source_length, self.max_target_length)
-        too_long = np.any(
-            [each > (bound or np.inf) for each, bound in zip(lengths, bounds, strict=False)], axis=0
-        )
-        longest = np.max(lengths, axis=0) - 1
-        shortest = np.maximum(np.min(lengths, axis=0) - 1, 1)
-        bad_ratio = longest > (self.max_ratio or np.inf) * shortest
-        is_empty = np.min(lengths, axis=0) == 0
-        return np.select([is_empty, is_limited & too_long, is_limited & bad_ratio], [1, 2, 3], 0)
+OUTCOMES = ("kept", "empty", "too_long", "bad_ratio")
 
 
-def count_fates(fates: Int64[np.ndarray, " documents"]) -> dict[str, int]:
-    return dict(zip(FATES, np.bincount(fates, minlength=len(FATES)).tolist(), strict=True))
+def outcomes_of(
+    lengths: Sequence[Int64[np.ndarray, " documents"]],
+    is_limited: Bool[np.ndarray, " documents"],
+    config: PrepareConfig,
+) -> Int64[np.ndarray, " documents"]:
+    """Returns indices into `OUTCOMES`, by the tokens of each side, ends included.
+
+    The limits hold for documents where `is_limited`; the first reason to leave one out counts.
+    """
+    limits = (config.max_source_length, config.max_target_length)
+    is_too_long = np.any(
+        [side > (limit or np.inf) for side, limit in zip(lengths, limits, strict=False)], axis=0
+    )
+    longer = np.max(lengths, axis=0) - 1
+    shorter = np.maximum(np.min(lengths, axis=0) - 1, 1)
+    is_bad_ratio = longer > (config.max_ratio or np.inf) * shorter
+    is_empty = np.min(lengths, axis=0) == 0
+    return np.select([is_empty, is_limited & is_too_long, is_limited & is_bad_ratio], [1, 2, 3], 0)
 
 
-def fates_in_words(counts: Mapping[str, int]) -> str:
+def outcomes_in_words(counts: Mapping[str, int]) -> str:
+    """Returns a sentence part that says how many pairs had each outcome."""
     return (
         f"{sum(counts.values()):,} pairs read: {counts['kept']:,} kept, {counts['empty']:,} with an empty "
         f"side, {counts['too_long']:,} too long, {counts['bad_ratio']:,} of a bad ratio"

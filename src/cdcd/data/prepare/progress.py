@@ -1,100 +1,118 @@
-"""What is said while a data set is prepared, and in the end."""
+"""Progress of a preparation: the record that a killed process goes on from, and reports to the user."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.status import Status
 
-from cdcd.data.format import SPLITS, SplitSummary
+from cdcd.data.dataset_files import PROGRESS, SPLITS, SplitSummary
 from cdcd.data.prepare.config import PrepareConfig
-from cdcd.data.prepare.filtering import fates_in_words
-from cdcd.data.prepare.reading import Documents
-from cdcd.data.prepare.reading_pairs import Pairs
+from cdcd.data.prepare.filtering import OUTCOMES, outcomes_in_words
+from cdcd.data.prepare.reading import Source
+from cdcd.data.prepare.writing import SplitProgress
+from cdcd.files import read_json, write_json
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
-@dataclass(frozen=True)
-class PreparedSummary:
-    """What has been prepared."""
+@dataclass
+class Progress:
+    """The part of a preparation that is done, as the data set's folder holds it until the end."""
 
-    path: Path
-    vocab_size: int
-    fates: dict[str, dict[str, int]]
-    """For each split, how many documents or pairs were kept, and left out why."""
-    splits: dict[str, SplitSummary]
-    """Of pairs: their sources."""
-    targets: dict[str, SplitSummary] = field(default_factory=dict)
+    config: dict[str, Any]
+    """Settings that the result depends on."""
+    sizes: list[int | None]
+    """Bytes of each source."""
+    sides: list[dict[str, SplitProgress]]
+    """The written part of each split, for each side."""
+    source: int = 0
+    """Index of the source that is being read."""
+    documents: int = 0
+    """Documents of it that are done."""
+    outcomes: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {name: dict.fromkeys(OUTCOMES, 0) for name in SPLITS}
+    )
+    """For each split, the number of documents that were kept, or left out for each reason."""
+
+    def save(self, folder: Path) -> None:
+        """Replaces the record in a data set's folder."""
+        write_json(folder / PROGRESS, asdict(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> "Progress":
+        """Reads the record in a data set's folder."""
+        content = read_json(folder / PROGRESS)
+        if content.keys() != {each.name for each in fields(cls)}:
+            raise ValueError(
+                f"{folder} was begun by another version of cdcd; delete it and prepare the data again"
+            )
+        sides = [
+            {name: SplitProgress.from_json(split) for name, split in side.items()}
+            for side in content["sides"]
+        ]
+        return cls(**{**content, "sides": sides})
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of text that have been written."""
+        return sum(split.summary.bytes for side in self.sides for split in side.values())
 
     @property
     def num_empty(self) -> int:
         """Documents without text, which were left out."""
-        return sum(counts["empty"] for counts in self.fates.values())
+        return sum(counts["empty"] for counts in self.outcomes.values())
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that hold documents."""
+        return [name for name in SPLITS if self.outcomes[name]["kept"]]
 
 
-def tell(summary: PreparedSummary, config: PrepareConfig, console: Console) -> None:
-    """Say what was prepared, and what was left out and why."""
-    for name, split in summary.splits.items():
-        sides = [split, *([summary.targets[name]] if summary.targets else [])]
-        noun = "pairs" if summary.targets else "documents"
+class Meter:
+    """Shows the share done and the speed: in one line on a terminal, else in a line every ten seconds."""
+
+    def __init__(self, console: Console, status: Status, num_bytes: int) -> None:
+        self.console, self.status, self._first = console, status, num_bytes
+        self._started = self._last_line = time.monotonic()
+
+    def update(self, num_bytes: int, source: Source) -> None:
+        """Shows how far the source has been read."""
+        now = time.monotonic()
+        speed = (num_bytes - self._first) / 1e6 / max(now - self._started, 1e-9)
+        share = f"{source.position / source.size:.0%}  " if source.size else ""
+        line = f"{share}{num_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s"
+        self.status.update(f"preparing: {line}")
+        if not self.console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            self.console.print(line, highlight=False)
+
+
+def report(progress: Progress, config: PrepareConfig, console: Console) -> None:
+    """Prints what was prepared, and what was left out and why."""
+    noun = "pairs" if config.is_pairs else "documents"
+    for name in progress.splits:
+        sides = [side[name].summary for side in progress.sides]
         tokens = " + ".join(f"{side.tokens:,}" for side in sides)
         size = " + ".join(f"{side.bytes / 1e6:,.1f}" for side in sides)
-        odd = "".join(map(_oddities, sides))
         console.print(
-            f"{name}: {split.documents:,} {noun}, {tokens} tokens, {size} MB{odd}", highlight=False
+            f"{name}: {sides[0].documents:,} {noun}, {tokens} tokens, {size} MB"
+            f"{''.join(map(_oddities, sides))}",
+            highlight=False,
         )
-    if config.is_pairs:
-        _tell_fates(summary, console)
-    elif summary.num_empty:
-        console.print(f"{summary.num_empty:,} empty documents were left out")
+    for name, counts in progress.outcomes.items():
+        if config.is_pairs and any(counts.values()):
+            console.print(f"{name}: {outcomes_in_words(counts)}", highlight=False)
+    if progress.num_empty and not config.is_pairs:
+        console.print(f"{progress.num_empty:,} empty documents were left out")
     for name, share in zip(SPLITS[1:], config.shares, strict=True):
-        if share and name not in summary.splits:
+        if share and name not in progress.splits:
             console.print(f"the split {name} is empty: raise {name}_share ({share})")
-
-
-def _tell_fates(summary: PreparedSummary, console: Console) -> None:
-    for name, counts in summary.fates.items():
-        console.print(f"{name}: {fates_in_words(counts)}", highlight=False)
 
 
 def _oddities(split: SplitSummary) -> str:
     unknown = f", {split.unknown:,} of them unknown" if split.unknown else ""
-    kept = f", {split.undecodable:,} bytes not UTF-8" if split.undecodable else ""
-    return unknown + kept
-
-
-class Meter:
-    """The live line: share done, MB of text a second, time left. Plain lines without a terminal."""
-
-    def __init__(self, console: Console, num_bytes: int) -> None:
-        self.console, self.first = console, num_bytes
-        self.started = self.last_line = time.monotonic()
-        self.bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[shown]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self.task = self.bar.add_task("preparing", total=None, shown="")
-
-    def __enter__(self) -> "Meter":
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def update(self, num_bytes: int, documents: Documents | Pairs) -> None:
-        now = time.monotonic()
-        speed = (num_bytes - self.first) / 1e6 / max(now - self.started, 1e-9)
-        shown = f"{num_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s"
-        self.bar.update(self.task, total=documents.size, completed=documents.position, shown=shown)
-        if not self.console.is_terminal and now - self.last_line >= SECONDS_BETWEEN_LINES:
-            self.last_line = now
-            share = f"{documents.position / documents.size:.0%}  " if documents.size else ""
-            self.console.print(f"{share}{shown}", highlight=False)
+    undecodable = f", {split.undecodable:,} bytes not UTF-8" if split.undecodable else ""
+    return unknown + undecodable

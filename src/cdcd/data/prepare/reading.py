@@ -1,11 +1,11 @@
-"""Reading corpora as a stream of documents, never more than one document at a time in memory.
+"""Reading a corpus as a stream of rows, each a tuple of texts: one of its document, or one a language.
 
 A source is a file, a folder (all of its files, sorted by name, hidden ones left out) or a named data
-set of the Hugging Face hub, `hf:NAME[:CONFIG][:SPLIT]`. The suffix of a file says what it is:
+set of the Hugging Face hub, `hf:NAME[:CONFIG][:SPLIT]`. The suffix of a file says how to read it:
 
-    .jsonl        one JSON object a line; the column is a field of it
-    .tsv, .csv    one row a line; the column by its name in the first line, or by its number
-    .parquet      the column by its name
+    .jsonl        one JSON object a line; a column is a field of it
+    .tsv, .csv    one row a line; a column by its name in the first line, or by its number
+    .parquet      a column by its name
     anything else text, cut into documents by the unit
 
 and each but .parquet may be compressed: .xz, .gz, .bz2, .zst. Bytes that are not UTF-8 stay in the
@@ -13,95 +13,110 @@ text as lone surrogates (PEP 383). Empty documents are passed on, so that the nu
 are those of the source: users leave them out.
 """
 
+import bz2
 import csv
+import gzip
+import importlib
+import io
 import json
+import lzma
 import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, Protocol, TypeAlias
 
-from cdcd.data.prepare.compression import OPENERS, damaged, is_damage, opened, optional
-
+Row: TypeAlias = tuple[str, ...]
 Unit = Literal["auto", "line", "blank-line", "file"]
 TEXT_COLUMN = "text"
 HUB = "https://huggingface.co"
-PATIENCE = 5.0
+TIMEOUT = 5.0
+BUFFER = 1 << 20
+
+
+class Source(Protocol):
+    """Rows of texts; each iteration reads them anew."""
+
+    source: str
+    """The source as the user names it."""
+
+    @property
+    def size(self) -> int | None:
+        """Bytes to read, where known."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """Number of these bytes that have been read."""
+        ...
+
+    def __iter__(self) -> Iterator[Row]: ...
 
 
 class Documents:
-    """The documents of a source; each iteration reads it anew."""
+    """The documents of a file, a folder or a data set of the hub: for each, the texts of its columns."""
 
     def __init__(
         self,
         source: str,
         *,
+        columns: Sequence[str | None] = (None,),
         unit: Unit = "auto",
-        column: str | None = None,
         header: bool | None = None,
         errors: str = "surrogateescape",
     ) -> None:
-        self.source, self.unit, self.column = source, unit, column
-        self.header, self.errors = header, errors
+        self.source, self.unit, self.header, self.errors = source, unit, header, errors
+        self.columns = [column or TEXT_COLUMN for column in columns]
+        self._chosen = next(filter(None, columns), None)
+        if self._chosen is not None and unit != "auto":
+            raise ValueError(
+                f"column {self._chosen!r} is for tables, unit {unit!r} for text: leave one of them out"
+            )
         self.files = [] if source.startswith("hf:") else _files(source)
         self.size = sum(file.stat().st_size for file in self.files) or None
-        """Bytes of the files as they lie, where known."""
-        self._done, self._open = 0, None  # bytes of files before, and the file being read
-        if column is not None and unit != "auto":
-            raise ValueError(
-                f"column {column!r} is for tables, unit {unit!r} for text: leave one of them out"
-            )
+        self._done = 0
+        self._open: BinaryIO | None = None
 
     @property
     def position(self) -> int:
-        """How many of these bytes have been read."""
-        return self._done + (self._open.tell() if self._open is not None else 0)
+        if self._open is None or self._open.closed:
+            return self._done
+        return self._done + self._open.tell()
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Row]:
         if self.source.startswith("hf:"):
-            yield from _hub_documents(self.source, self.column or TEXT_COLUMN)
+            yield from _hub_rows(self.source, self.columns)
         self._done = 0
         for file in self.files:
-            with file.open("rb") as raw:
-                self._open = raw
-                try:
-                    yield from self._file_documents(file, raw)
-                finally:
-                    if not raw.closed:  # it is where an abandoned iteration is cleared away late
-                        self._done = self.position
-                    self._open = None
+            with file.open("rb") as self._open:
+                yield from self._file_rows(file, self._open)
+            self._done += file.stat().st_size
 
-    def _file_documents(self, file: Path, raw: BinaryIO) -> Iterator[str]:
-        kind, compression = _kind(file)
-        if kind == ".parquet":
-            yield from _parquet_documents(file, raw, self.column or TEXT_COLUMN)
-            return
+    def _file_rows(self, file: Path, raw: BinaryIO) -> Iterator[Row]:
+        suffix, compression = _suffixes(file)
+        if suffix == ".parquet":
+            return _parquet_rows(file, raw, self.columns)
         lines = _Lines(file, raw, compression, self.errors)
-        if self.unit == "auto" and kind in TABLES:
-            yield from TABLES[kind](lines, self.column or TEXT_COLUMN, self.header)
-            return
-        if self.column is not None:
+        if self.unit == "auto" and suffix in TABLES:
+            return TABLES[suffix](lines, self.columns, self.header)
+        if self._chosen is not None:
             raise ValueError(
-                f"{file} is plain text and has no column {self.column!r}; columns are for "
+                f"{file} is plain text and has no column {self._chosen!r}; columns are for "
                 f".jsonl, .tsv, .csv and .parquet"
             )
         default = "file" if Path(self.source).expanduser().is_dir() else "line"
-        yield from UNITS[default if self.unit == "auto" else self.unit](lines)
+        return ((text,) for text in UNITS[default if self.unit == "auto" else self.unit](lines))
 
 
 def documents(
-    source: str,
-    *,
-    unit: Unit = "auto",
-    column: str | None = None,
-    header: bool | None = None,
+    source: str, *, unit: Unit = "auto", errors: str = "surrogateescape"
 ) -> Iterator[str]:
-    """The documents of a source, as a stream."""
-    return iter(Documents(source, unit=unit, column=column, header=header))
+    """Yields the documents of a source."""
+    return (text for (text,) in Documents(source, unit=unit, errors=errors))
 
 
 def _files(source: str) -> list[Path]:
@@ -117,208 +132,231 @@ def _files(source: str) -> list[Path]:
     ]
 
 
-def _kind(file: Path) -> tuple[str, str]:
-    """The suffixes that say what a file is, and how it is compressed."""
+def _suffixes(file: Path) -> tuple[str, str]:
+    """Returns the suffix that says how to read a file, and that of its compression."""
     *_, before, last = ("", "", *(suffix.lower() for suffix in file.suffixes))
-    return (before, last) if last in OPENERS else (last, "")
+    return (before, last) if last in DECOMPRESSORS else (last, "")
 
 
 def is_table(source: str) -> bool:
-    """Whether a source has columns, by its name."""
-    return source.startswith("hf:") or _kind(Path(source))[0] in (*TABLES, ".parquet")
+    """Returns whether a source has columns, by its name."""
+    return source.startswith("hf:") or _suffixes(Path(source))[0] in (*TABLES, ".parquet")
+
+
+# Compressed files
+
+
+def optional(package: str, user: str) -> Any:
+    """Imports a package that is not always installed and that `user` needs."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise ValueError(f"{user} needs the package {package}: pip install 'cdcd[data]'") from None
+
+
+def _open_zstandard(raw: BinaryIO) -> Any:
+    return optional("pyarrow", getattr(raw, "name", "")).CompressedInputStream(raw, "zstd")
+
+
+DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
+    ".xz": lzma.open,
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".zst": _open_zstandard,
+}
+DAMAGES = (EOFError, OSError, lzma.LZMAError, zlib.error)
+"""Errors that decompressors raise."""
+
+
+def _damaged(file: Path, error: Exception) -> ValueError:
+    return ValueError(f"{file} is damaged or cut short ({error}); fetch it again")
 
 
 class _Lines:
-    """The lines of a file that may be compressed, decoded; errors name the file."""
+    """The decoded lines of a file that may be compressed, with their ends; errors name the file."""
 
     def __init__(self, file: Path, raw: BinaryIO, compression: str, errors: str) -> None:
-        self.file, self.errors = file, errors
-        self.compression = compression
-        self.content = opened(raw, compression)
+        self.file, self.compression, self.errors = file, compression, errors
         self.number = 0
+        self.content = raw
+        if compression:
+            self.content = io.BufferedReader(DECOMPRESSORS[compression](raw), BUFFER)
 
     def __iter__(self) -> Iterator[str]:
-        """The lines without their ends."""
-        for line in self.with_ends():
-            yield line.removesuffix("\n").removesuffix("\r")
-
-    def with_ends(self) -> Iterator[str]:
-        offset = 0
         try:
             for line in self.content:
                 self.number += 1
-                yield self._decode(line, offset)
-                offset += len(line)
-        except Exception as error:
-            raise self._explained(error) from None
+                yield self._decoded(line)
+        except DAMAGES as error:
+            if not self.compression:
+                raise
+            raise _damaged(self.file, error) from None
 
-    def whole(self) -> str:
-        """The whole file."""
-        try:
-            return self._decode(self.content.read(), 0)
-        except Exception as error:
-            raise self._explained(error) from None
+    def without_ends(self) -> Iterator[str]:
+        """Yields the lines without their ends."""
+        return (line.removesuffix("\n").removesuffix("\r") for line in self)
 
-    def _decode(self, content: bytes, offset: int) -> str:
+    def _decoded(self, line: bytes) -> str:
         try:
-            return content.decode("utf-8", self.errors)
+            return line.decode("utf-8", self.errors)
         except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{self.file} is not UTF-8 text (byte {offset + error.start}: {error.reason}); "
-                f"convert it first, for example with iconv -f latin1 -t utf-8"
+            raise self.mistake(
+                f"not UTF-8 text ({error.reason}); convert the file first, for example with "
+                f"iconv -f latin1 -t utf-8"
             ) from None
 
-    def _explained(self, error: Exception) -> Exception:
-        return damaged(self.file, error) if self.compression and is_damage(error) else error
-
-    def mistake(self, what: str) -> ValueError:
-        return ValueError(f"{self.file}, line {self.number}: {what}")
+    def mistake(self, problem: str) -> ValueError:
+        """Returns an error that names the file and the line."""
+        return ValueError(f"{self.file}, line {self.number}: {problem}")
 
 
 # Text
 
 
-def _by_line(lines: _Lines) -> Iterator[str]:
-    yield from lines
-
-
-def _by_blank_line(lines: _Lines) -> Iterator[str]:
-    held: list[str] = []
-    for line in chain(lines, [""]):
+def _split_at_blank_lines(lines: _Lines) -> Iterator[str]:
+    document: list[str] = []
+    for line in chain(lines.without_ends(), [""]):
         if line and not line.isspace():
-            held.append(line)
-        elif held:
-            yield "\n".join(held)
-            held = []
-
-
-def _by_file(lines: _Lines) -> Iterator[str]:
-    yield lines.whole()
+            document.append(line)
+        elif document:
+            yield "\n".join(document)
+            document = []
 
 
 UNITS: dict[str, Callable[[_Lines], Iterator[str]]] = {
-    "line": _by_line,
-    "blank-line": _by_blank_line,
-    "file": _by_file,
+    "line": _Lines.without_ends,
+    "blank-line": _split_at_blank_lines,
+    "file": lambda lines: iter(["".join(lines)]),
 }
 
 
-# Tables
+# Tables of fields by name
 
 
-def _json_documents(lines: _Lines, column: str, header: bool | None) -> Iterator[str]:
-    for line in lines:
+def _json_rows(lines: _Lines, columns: Sequence[str], header: bool | None) -> Iterator[Row]:
+    for line in lines.without_ends():
         if not line.strip("\ufeff \t"):
             continue
         try:
             row = json.loads(line.removeprefix("\ufeff"))
         except ValueError as error:
             raise lines.mistake(f"not JSON ({error})") from None
-        yield _without_lone_halves(_field(row, column, lines.mistake))
-
-
-def _tsv_rows(lines: _Lines) -> Iterator[list[str]]:
-    return (line.split("\t") if line else [] for line in lines)
-
-
-def _csv_rows(lines: _Lines) -> Iterator[list[str]]:
-    csv.field_size_limit(1 << 30)
-    try:
-        yield from csv.reader(lines.with_ends(), strict=True)
-    except csv.Error as error:
-        raise lines.mistake(f"not CSV ({error})") from None
-
-
-def _table(rows: Callable[[_Lines], Iterator[list[str]]]) -> Callable[..., Iterator[str]]:
-    def read(lines: _Lines, column: str, header: bool | None) -> Iterator[str]:
-        return _column_documents(rows(lines), lines, column, header)
-
-    return read
-
-
-def _column_documents(
-    rows: Iterator[list[str]], lines: _Lines, column: str, header: bool | None
-) -> Iterator[str]:
-    """One column of a table: by its name, which needs a header line, or by its number from 1."""
-    is_number = column.isdecimal() and header is not True
-    names = [] if is_number else _header(rows)
-    place = _place(lines, column, names, header)
-    for row in rows:
-        if row and place >= len(row):
-            raise lines.mistake(f"column {column} is missing, there are {len(row)}")
-        yield row[place] if row else ""
-
-
-def _header(rows: Iterator[list[str]]) -> list[str]:
-    return [name.removeprefix("\ufeff") for name in next(rows, [])]
-
-
-def _place(lines: _Lines, column: str, names: list[str], header: bool | None) -> int:
-    if column in names:
-        return names.index(column)
-    if column.isdecimal() and int(column) > 0:
-        return int(column) - 1
-    shown = ", ".join(name if len(name) <= 30 else name[:29] + "…" for name in names)
-    raise ValueError(
-        f"{lines.file} has no column {column!r}; its first line has {len(names)}: {shown}. Give one of "
-        f"these, or a number from 1 where the first line is not a header"
-    )
-
-
-TABLES: dict[str, Callable[[_Lines, str, bool | None], Iterator[str]]] = {
-    ".jsonl": _json_documents,
-    ".ndjson": _json_documents,
-    ".tsv": _table(_tsv_rows),
-    ".csv": _table(_csv_rows),
-}
-
-
-def _field(row: Any, column: str, mistake: Callable[[str], ValueError]) -> str:
-    """The text at `column`, or at `outer.inner` of nested fields; nothing where it is null."""
-    value = row
-    for name in [column] if isinstance(row, dict) and column in row else column.split("."):
-        if not isinstance(value, dict) or name not in value:
-            there = ", ".join(map(str, value)) if isinstance(value, dict) else "none"
-            raise mistake(f"no field {column!r}; the fields are: {there}")
-        value = value[name]
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise mistake(f"the field {column!r} is not text but of type {type(value).__name__}")
-    return value
+        try:
+            yield tuple(map(_without_lone_halves, _fields(row, columns)))
+        except LookupError as error:
+            raise lines.mistake(error.args[0]) from None
 
 
 _LONE_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
 def _without_lone_halves(text: str) -> str:
-    r"""Escapes like "\ud83d" without their other half, as bytes that are not UTF-8."""
+    r"""Returns a text with escapes like "\ud83d" without their other half as bytes that are not UTF-8."""
     return _LONE_HALF.sub(
         lambda half: half[0].encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape"),
         text,
     )
 
 
-def _parquet_documents(file: Path, raw: BinaryIO, column: str) -> Iterator[str]:
+def _parquet_rows(file: Path, raw: BinaryIO, columns: Sequence[str]) -> Iterator[Row]:
     parquet = optional("pyarrow.parquet", str(file))
     try:
         table = parquet.ParquetFile(raw)
     except Exception as error:
-        raise damaged(file, error) from None
+        raise _damaged(file, error) from None
     names = table.schema_arrow.names
-    top = column if column in names else column.split(".")[0]
-    if top not in names:
-        raise ValueError(f"{file} has no column {column!r}; it has {', '.join(names)}")
-    batches = table.iter_batches(columns=[top], batch_size=1024)
-    for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
-        yield _field(row, column, partial(_in_row, str(file), number))
+    outer = {column: column if column in names else column.split(".")[0] for column in columns}
+    for column in columns:
+        if outer[column] not in names:
+            raise ValueError(f"{file} has no column {column!r}; it has {', '.join(names)}")
+    batches = table.iter_batches(columns=sorted(set(outer.values())), batch_size=1024)
+    rows = (row for batch in batches for row in batch.to_pylist())
+    yield from _numbered_rows(str(file), rows, columns)
+
+
+def _numbered_rows(source: str, rows: Iterable[Any], columns: Sequence[str]) -> Iterator[Row]:
+    for number, row in enumerate(rows, start=1):
+        try:
+            yield _fields(row, columns)
+        except LookupError as error:
+            raise ValueError(f"{source}, row {number}: {error.args[0]}") from None
+
+
+def _fields(row: Any, columns: Sequence[str]) -> Row:
+    return tuple(_field(row, column) for column in columns)
+
+
+def _field(row: Any, column: str) -> str:
+    """Returns the text at `column`, or at `outer.inner` of nested fields; nothing where it is null."""
+    value = row
+    for name in [column] if isinstance(row, dict) and column in row else column.split("."):
+        if not isinstance(value, dict) or name not in value:
+            names = ", ".join(map(str, value)) if isinstance(value, dict) else "none"
+            raise LookupError(f"no field {column!r}; the fields are: {names}")
+        value = value[name]
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise LookupError(f"the field {column!r} is not text but of type {type(value).__name__}")
+    return value
+
+
+# Tables of cells by position
+
+
+def _tsv_rows(lines: _Lines, columns: Sequence[str], header: bool | None) -> Iterator[Row]:
+    rows = (line.split("\t") if line else [] for line in lines.without_ends())
+    return _cells(rows, lines, columns, header)
+
+
+def _csv_rows(lines: _Lines, columns: Sequence[str], header: bool | None) -> Iterator[Row]:
+    csv.field_size_limit(1 << 30)
+    try:
+        yield from _cells(csv.reader(lines, strict=True), lines, columns, header)
+    except csv.Error as error:
+        raise lines.mistake(f"not CSV ({error})") from None
+
+
+def _cells(
+    rows: Iterator[list[str]], lines: _Lines, columns: Sequence[str], header: bool | None
+) -> Iterator[Row]:
+    """Yields columns of a table: by names, which need a header line, or by numbers from 1."""
+    names: list[str] = []
+    if header or not all(column.isdecimal() for column in columns):
+        names = [name.removeprefix("\ufeff") for name in next(rows, [])]
+    indices = [_column_index(column, names, lines.file) for column in columns]
+    for row in rows:
+        for column, index in zip(columns, indices, strict=True):
+            if row and index >= len(row):
+                raise lines.mistake(f"column {column} is missing, there are {len(row)}")
+        yield tuple(row[index] if row else "" for index in indices)
+
+
+def _column_index(column: str, names: Sequence[str], file: Path) -> int:
+    if column in names:
+        return names.index(column)
+    if column.isdecimal() and int(column) > 0:
+        return int(column) - 1
+    listed = ", ".join(name if len(name) <= 30 else name[:29] + "…" for name in names)
+    raise ValueError(
+        f"{file} has no column {column!r}; its first line has {len(names)}: {listed}. Give one of "
+        f"these, or a number from 1 where the first line is not a header"
+    )
+
+
+TABLES: dict[str, Callable[[_Lines, Sequence[str], bool | None], Iterator[Row]]] = {
+    ".jsonl": _json_rows,
+    ".ndjson": _json_rows,
+    ".tsv": _tsv_rows,
+    ".csv": _csv_rows,
+}
 
 
 # The hub
 
 
-def _hub_documents(source: str, column: str) -> Iterator[str]:
-    """A data set of the hub, streamed."""
+def _hub_rows(source: str, columns: Sequence[str]) -> Iterator[Row]:
+    """Yields the rows of a data set of the hub, streamed."""
     name, config, split, *rest = (*source.removeprefix("hf:").split(":"), None, None)
     if not name or any(rest):
         raise ValueError(f"{source!r} is not of the form hf:NAME[:CONFIG][:SPLIT]")
@@ -330,19 +368,14 @@ def _hub_documents(source: str, column: str) -> Iterator[str]:
         )
     except Exception as error:
         raise ValueError(f"could not open {source}: {_first_line(error)}") from None
-    for number, row in enumerate(rows, start=1):
-        yield _field(row, column, partial(_in_row, source, number))
-
-
-def _in_row(source: str, number: int, what: str) -> ValueError:
-    return ValueError(f"{source}, row {number}: {what}")
+    yield from _numbered_rows(source, rows, columns)
 
 
 def _check_reachable(source: str) -> None:
-    """Without network the hub's packages try for long: find out in a few seconds."""
+    """Raises an error within seconds where there is no network: the hub's packages try for long."""
     hub = os.environ.get("HF_ENDPOINT", HUB)
     try:
-        urllib.request.urlopen(urllib.request.Request(hub, method="HEAD"), timeout=PATIENCE)
+        urllib.request.urlopen(urllib.request.Request(hub, method="HEAD"), timeout=TIMEOUT)
     except urllib.error.HTTPError:
         pass  # it answers
     except (OSError, ValueError) as error:

@@ -1,43 +1,17 @@
 """Reading texts in two languages as a stream of (source, target) pairs.
 
-Two sources are parallel document by document: files line by line, or two columns of one table. Or the
-pairs are drawn from the built-in task, `numerals[:en-de|:de-en]`.
+They are two columns of one table (`reading.Documents`), two sources that are parallel line by line, or
+pairs drawn from the built-in task, `numerals[:en-de|:de-en]`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
-from typing import Protocol, TypeAlias
 
-from cdcd.data.prepare.reading import Documents
+from cdcd.data.prepare.reading import Documents, Row
 from cdcd.languages import numerals
 
-Pair: TypeAlias = tuple[str, str]
 BUILT_IN_PAIRS = "numerals"
 BUILT_IN_COUNT = 100_000
-
-
-class Pairs(Protocol):
-    """Pairs of texts; each iteration reads them anew."""
-
-    @property
-    def source(self) -> str:
-        """Where they come from."""
-        ...
-
-    @property
-    def size(self) -> int | None:
-        """Bytes to read, where known."""
-        ...
-
-    @property
-    def position(self) -> int:
-        """How many of these bytes have been read."""
-        ...
-
-    def __iter__(self) -> Iterator[Pair]: ...
-    def check(self) -> None:
-        """Raise where the sides do not belong together."""
-        ...
 
 
 class ParallelDocuments:
@@ -45,8 +19,7 @@ class ParallelDocuments:
 
     def __init__(self, sources: Documents, targets: Documents) -> None:
         self.sources, self.targets = sources, targets
-        self.is_one_table = sources.source == targets.source
-        self.source = sources.source if self.is_one_table else f"{sources.source}, {targets.source}"
+        self.source = f"{sources.source}, {targets.source}"
 
     @property
     def size(self) -> int | None:
@@ -57,18 +30,17 @@ class ParallelDocuments:
     def position(self) -> int:
         return self.sources.position + self.targets.position
 
-    def __iter__(self) -> Iterator[Pair]:
+    def __iter__(self) -> Iterator[Row]:
         both = zip_longest(self.sources, self.targets)
         for number, (source, target) in enumerate(both):
             if source is None or target is None:
                 raise self._unequal(number, sum(1 for _ in both) + 1, source is None)
-            yield source, target
+            yield (*source, *target)
 
     def check(self) -> None:
-        """Count both sides, unless they are rows of one table."""
-        if not self.is_one_table:
-            for _ in self:
-                pass
+        """Raises an error where the sides have unequal numbers of documents."""
+        for _ in self:
+            pass
 
     def _unequal(self, shared: int, more: int, source_ended: bool) -> ValueError:
         counts = (shared, shared + more) if source_ended else (shared + more, shared)
@@ -79,7 +51,7 @@ class ParallelDocuments:
 
 
 class BuiltInPairs:
-    """Pairs drawn from the built-in task; those of some numbers mean what no others mean."""
+    """Pairs drawn from the built-in task; those of some numbers have meanings that no others have."""
 
     size = None
     position = 0
@@ -87,13 +59,12 @@ class BuiltInPairs:
     def __init__(
         self, source: str, *, count: int, seed: int, is_held_out: Callable[[int], bool]
     ) -> None:
-        _, _, direction = source.partition(":")
-        numerals.check_direction(direction or "en-de")
-        self.source, self.count, self.seed = source, count, seed
-        self.is_held_out = is_held_out
+        direction = source.partition(":")[2] or "en-de"
+        numerals.check_direction(direction)
         self.direction: numerals.Direction = "de-en" if direction == "de-en" else "en-de"
+        self.source, self.count, self.seed, self.is_held_out = source, count, seed, is_held_out
 
-    def __iter__(self) -> Iterator[Pair]:
+    def __iter__(self) -> Iterator[Row]:
         for number in range(self.count):
             ((english, german),) = numerals.sample_pairs(
                 1,
@@ -104,15 +75,7 @@ class BuiltInPairs:
             )
             yield (english, german) if self.direction == "en-de" else (german, english)
 
-    def check(self) -> None:
-        """Nothing can be wrong with them."""
-
 
 def is_built_in(source: str) -> bool:
-    """Whether this names the built-in task, and no file."""
+    """Returns whether this names the built-in task, and no file."""
     return source.split(":")[0] == BUILT_IN_PAIRS
-
-
-def read_pairs(pairs: Iterable[Pair]) -> list[Pair]:
-    """Pairs in memory; those with an empty side are left out."""
-    return [pair for pair in pairs if all(text.strip() for text in pair)]

@@ -1,14 +1,14 @@
 """The files of a prepared data set, as they are written and checked.
 
-DIR/dataset.json            what is in it; written last, so that it stands for a whole data set
+DIR/dataset.json            describes the data set; written last, so that it means a whole data set
 DIR/tokenizer/              the tokenizer of all of its tokens
 DIR/train-00000.tokens      documents one after another, each ended by EOS: raw uint16 or uint32
-DIR/train-00000.ends        where each document ends, in tokens from the shard's start: uint64
-DIR/.progress.json          while it is being prepared: how far it is
+DIR/train-00000.ends        the end of each document, in tokens from the shard's start: uint64
+DIR/.progress.json          while it is being prepared: what a killed process goes on from
 
 A data set of pairs has two of them, with as many documents in the same order:
 
-DIR/dataset.json            what became of the pairs, and the SHA-256 of the descriptions of both sides
+DIR/dataset.json            the outcomes of the pairs, and the SHA-256 of the descriptions of both sides
 DIR/tokenizer/              the tokenizer of both sides
 DIR/source/, DIR/target/    each a data set as above
 """
@@ -24,7 +24,7 @@ SIDES = ("source", "target")
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """What a split of a data set holds."""
+    """The contents of a split, in numbers."""
 
     documents: int = 0
     tokens: int = 0
