@@ -17,7 +17,6 @@ if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
   kind=gpu shapes="A B C"
 fi
 for shape in ${*:-$shapes}; do
-  "$cdcd" bench train --shape "$shape" --compare-self-conditioning \
-    --out "$out/${kind}_$shape.json" "${more[@]}"
+  "$cdcd" bench train --shape "$shape" --out "$out/${kind}_$shape.json" "${more[@]}"
   "$cdcd" bench sample --shape "$shape" --out "$out/${kind}_${shape}_sample.json" "${more[@]}"
 done

@@ -18,7 +18,10 @@ def publish(result: dict[str, Any], *, json_only: bool = False, out: Path | None
         console = Console(highlight=False)
         # A table in a file is not cut to the width of a window.
         console = console if console.is_terminal else Console(highlight=False, width=160)
-        console.print(TABLES[result["benchmark"]](result))
+        facts, make = result["environment"], {"train": _train_table, "sample": _sample_table}
+        hardware = facts["gpu"] or f"{facts['cpu']}, {facts['threads']} threads"
+        title = f"{result['shape']}: {result['description']}; {hardware}"
+        console.print(make[result["benchmark"]](result, title))
     print(json.dumps(result), flush=True)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -32,59 +35,35 @@ def _new_table(title: str, *columns: str) -> Table:
     return table
 
 
-def _hardware(result: dict[str, Any]) -> str:
-    facts = result["environment"]
-    return facts.get("gpu") or f"{facts['cpu']}, {facts['threads']} threads"
-
-
 def _seconds(timing: dict[str, Any]) -> str:
     text = f"{timing['median'] * 1e3:.4g} ms ± {timing['spread'] / 2:.0%}"
     return f"{text} (not quiet)" if timing["spread"] > NOISY else text
-
-
-def _memory(memory: dict[str, int]) -> str:
-    return ", ".join(f"{name} {size / GIGA:.2f} GB" for name, size in memory.items())
 
 
 def _rate(tflops: float) -> str:
     return f"{tflops:.1f} TFLOP/s" if tflops >= 1 else f"{tflops * 1e3:.1f} GFLOP/s"
 
 
-def _train_table(result: dict[str, Any]) -> Table:
-    title = f"Training {result['shape']}: {result['description']}"
-    table = _new_table(title, "", _hardware(result))
-    flops, matrix = result["flops_per_step"], result["matrix"]
-    rows = [
+def _train_table(result: dict[str, Any], title: str) -> Table:
+    table, matrix = _new_table(f"Training {title}", "", "measured"), result["matrix"]
+    for row in (
         ("tokens a second", f"{result['tokens_per_s']:,.0f}"),
         ("steps a second", f"{result['steps_per_s']:.3g}"),
         ("a step", _seconds(result["seconds_per_step"])),
-        ("operations a step", f"{flops['total'] / GIGA:,.2f} GFLOP"),
-        *[(f"  {n}", f"{v / flops['total']:.1%}") for n, v in flops.items() if n != "total"],
+        ("operations a step", f"{result['flops_per_step'] / GIGA:,.2f} GFLOP"),
         ("achieved", _rate(result["tflops"])),
         (f"matrix product, {matrix['dtype']} {matrix['size']}³", _rate(matrix["tflops"])),
         ("ratio", f"{result['ratio']:.1%}"),
-        ("peak memory", _memory(result["peak_memory"])),
+        ("peak memory", f"{result['peak_memory'] / GIGA:.2f} GB"),
         ("new run to first step", f"{result['build_to_first_step_s']:.1f} s"),
-    ]
-    if "self_conditioning" in result:
-        compared = result["self_conditioning"]
-        rows += [
-            ("without self-conditioning, a step", _seconds(compared["seconds_per_step_off"])),
-            ("self-conditioning, of the step", f"{compared['share_of_step']:.1%}"),
-            ("self-conditioning, of the operations", f"{compared['share_of_flops']:.1%}"),
-        ]
-    for row in rows:
+    ):
         table.add_row(*row)
     return table
 
 
-def _sample_table(result: dict[str, Any]) -> Table:
-    title = (
-        f"Sampling {result['shape']}: {result['description']}; {_hardware(result)}; "
-        f"matrix product {_rate(result['matrix_tflops'])}"
-    )
+def _sample_table(result: dict[str, Any], title: str) -> Table:
     columns = ("batch", "network calls", "a batch", "tokens/s", "achieved", "ratio")
-    table = _new_table(title, "", *columns, "first batch", "memory")
+    table = _new_table(f"Sampling {title}", "", *columns, "first batch", "memory")
     for name, row in result["rows"].items():
         table.add_row(
             name,
@@ -95,17 +74,9 @@ def _sample_table(result: dict[str, Any]) -> Table:
             _rate(row["tflops"]),
             f"{row['ratio']:.1%}",
             f"{row['first_call_s']:.3g} s",
-            _memory(row["memory"]),
+            f"{row['peak_memory'] / GIGA:.2f} GB",
         )
-    caption = [f"compile {result['compile']}"]
-    for text, name in (
-        ("guided / unguided time", "guidance_ratio"),
-        ("Heun / Euler at equal calls", "heun_ratio"),
-    ):
-        if result[name] is not None:
-            caption.append(f"{text} {result[name]:.2f}")
-    table.caption = "; ".join(caption)
+    table.caption = (
+        f"compile {result['compile']}; matrix product {_rate(result['matrix']['tflops'])}"
+    )
     return table
-
-
-TABLES = {"train": _train_table, "sample": _sample_table}

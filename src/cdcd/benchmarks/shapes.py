@@ -1,4 +1,4 @@
-"""Shapes to measure, by their names, with random tokens and weights."""
+"""Shapes to measure, by their names, as runs with random tokens and weights."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from cdcd.config import RunConfig
 from cdcd.data.sequences import InMemory
 from cdcd.data.tokenizers import WordTokenizer
 from cdcd.data.vocabulary import SPECIALS
 from cdcd.languages import tales
-from cdcd.presets import TEXT, TRANSLATION, base, demo, preset, small
+from cdcd.presets import TEXT, TRANSLATION, base, demo, small
 from cdcd.settings import override, unknown
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.trainer import initial_checkpoint
@@ -33,42 +33,29 @@ def shape_b() -> RunConfig:
     return override(shape_a(), changes | {"embedding.dim": 256})
 
 
-def shape_c() -> RunConfig:
-    """Returns the paper's base model (§6.1): 8 blocks of 1024, vocabulary 32,000, batches of 1024 × 64."""
-    return base()
-
-
 def shape_demo() -> RunConfig:
     """Returns the demo: 3 blocks of 96 and the words of the tales, batches of 64 × 44."""
     vocab_size = len(SPECIALS) + len(tales.VOCABULARY)
     return override(demo(), {"data.vocab_size": vocab_size})
 
 
-SHAPES: dict[str, Callable[[], RunConfig]] = {
+SHAPES: dict[str, Callable[..., RunConfig]] = {
+    **TEXT,
     "A": shape_a,
     "B": shape_b,
-    "C": shape_c,
+    "C": base,
     "demo": shape_demo,
 }
+"""The documents' shapes and the presets of language models; of these, the demo with its vocabulary."""
 
 
-def choose_config(
-    shape: str | None, preset_name: str | None, changes: Mapping[str, Any], *, default: str
-) -> tuple[str, RunConfig]:
-    """Returns the name and the configuration of a shape or a preset with the user's changes."""
-    if shape is not None and preset_name is not None:
-        raise ValueError("choose a --shape or a --preset, not both")
-    name = preset_name or shape or default
+def choose_config(name: str, changes: Mapping[str, Any]) -> tuple[str, RunConfig]:
+    """Returns the name and the configuration of a shape with the user's changes."""
     if name in TRANSLATION or changes.get("task") == "translation":
-        raise ValueError(f"only language models are measured here: {', '.join(TEXT)}")
-    # The demo's vocabulary is that of its corpus, which the preset leaves open.
-    if name in SHAPES and (preset_name is None or name == "demo"):
-        config = SHAPES[name]()
-    elif preset_name is None:
+        raise ValueError(f"only language models are measured here: {', '.join(SHAPES)}")
+    if name not in SHAPES:
         raise unknown("shape", name, SHAPES)
-    else:
-        config = preset(name)
-    return name + (" with changes" if changes else ""), override(config, changes)
+    return name + (" with changes" if changes else ""), override(SHAPES[name](), changes)
 
 
 def describe(config: RunConfig) -> str:
@@ -100,15 +87,12 @@ def synthetic_run(
     """Creates a run directory, and random tokens to train and validate on."""
     tokenizer = synthetic_tokenizer(config.data.vocab_size)
     first = initial_checkpoint(config, tokenizer.vocab_size)
+    # A trained model multiplies no zeros, which cost less.
+    generator = torch.Generator().manual_seed(0)
+    for weight in first.weights.values():
+        if weight.is_floating_point() and not weight.any():
+            with torch.no_grad():
+                weight.copy_(0.02 * torch.randn(weight.shape, generator=generator))
     run = RunDirectory.create(folder / "run", config, tokenizer, first)
     train = random_tokens(config, NUM_BATCHES * config.training.batch_size)
     return run, (InMemory(train), InMemory(train[:NUM_VALID]))
-
-
-@torch.no_grad()
-def randomise(model: nn.Module) -> None:
-    """Draws values for the weights that start at zero: a trained model computes with none."""
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        if not parameter.any():
-            parameter.copy_(0.02 * torch.randn(parameter.shape, generator=generator))

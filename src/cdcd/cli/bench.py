@@ -12,7 +12,6 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
     from cdcd.benchmarks.shapes import SHAPES
     from cdcd.benchmarks.train import TrainBenchConfig
     from cdcd.config import RunConfig
-    from cdcd.presets import TEXT
 
     verbs = parser.add_subparsers(metavar="train|sample", required=True, dest="bench_verb")
     for name, settings, text in (
@@ -21,18 +20,15 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
     ):
         verb = verbs.add_parser(name, help=text)
         verb.set_defaults(parser=verb, bench_settings=settings)
-        verb.add_argument("--shape", metavar="NAME", help=f"one of {', '.join(SHAPES)}")
-        verb.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(TEXT)}")
-        verb.add_argument("--threads", metavar="INT", type=int, help="CPU threads")
+        shapes = f"{', '.join(SHAPES)} (default: A on a GPU, else demo)"
+        verb.add_argument("--shape", "--preset", metavar="NAME", help=f"one of {shapes}")
+        verb.add_argument("--threads", metavar="INT", type=int, help="number of CPU threads")
         verb.add_argument("--json", action="store_true", help="print only the line of JSON")
-        verb.add_argument("--out", metavar="FILE", type=Path, help="file the JSON here")
+        verb.add_argument(
+            "--out", metavar="FILE", type=Path, help="write the JSON to this file too"
+        )
         add_options(verb, settings)
         add_options(verb, RunConfig)
-    verbs.choices["train"].add_argument(
-        "--compare-self-conditioning",
-        action="store_true",
-        help="measure the cost of self-conditioning too",
-    )
 
 
 def bench(options: Any) -> None:
@@ -47,11 +43,6 @@ def bench(options: Any) -> None:
         torch.set_num_threads(options.threads)
     settings = options.bench_settings(**chosen(options, options.bench_settings))
     default = "A" if torch.cuda.is_available() else "demo"
-    changes = chosen(options, RunConfig)
-    name, config = shapes.choose_config(options.shape, options.preset, changes, default=default)
-    if options.bench_verb == "train":
-        compare = options.compare_self_conditioning
-        result = train.bench_train(name, config, settings, compare_self_conditioning=compare)
-    else:
-        result = sample.bench_sample(name, config, settings)
-    report.publish(result, json_only=options.json, out=options.out)
+    name, config = shapes.choose_config(options.shape or default, chosen(options, RunConfig))
+    measure = train.bench_train if options.bench_verb == "train" else sample.bench_sample
+    report.publish(measure(name, config, settings), json_only=options.json, out=options.out)
