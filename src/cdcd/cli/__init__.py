@@ -13,13 +13,10 @@ import cdcd
 from cdcd._version import __version__
 from cdcd.settings import Parser
 
-# Some CPUs die of an illegal instruction in bfloat16 matrix products unless oneDNN is held back.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
-
 
 @dataclass(frozen=True)
 class Verb:
-    """A command: its functions `NAME` and `NAME_options` stand in a module of this package."""
+    """A command, made of the functions `NAME` and `NAME_options` of a module of this package."""
 
     name: str
     module: str
@@ -27,66 +24,73 @@ class Verb:
     usage: str
 
     def function(self, suffix: str = "") -> Any:
+        """Imports the verb's function, or with the suffix `_options` the one that adds its options."""
         return getattr(importlib.import_module(f"cdcd.cli.{self.module}"), self.name + suffix)
 
 
-VERBS = (
-    Verb(
-        "train",
-        "train",
-        "train a model, resume a run or fine-tune one",
-        "--preset NAME --data PATH --out RUN [--resume [auto]] [--section.field VALUE …]",
-    ),
-    Verb(
-        "sample",
-        "generate",
-        "generate text, with or without a prompt",
-        "RUN [--prompt TEXT] [--num-samples INT] [--seed INT] [--setting VALUE …]",
-    ),
-    Verb(
-        "infill",
-        "generate",
-        "fill the gaps of a text",
-        "RUN TEXT [--num-samples INT] [--seed INT] [--setting VALUE …]",
-    ),
-    Verb(
-        "translate",
-        "translate",
-        "translate a text, line by line",
-        "RUN --source FILE|- [--out FILE] [--num-samples INT] [--long split|refuse] [--setting VALUE …]",
-    ),
-    Verb("info", "look", "describe a run", "RUN [--json]"),
-    Verb(
-        "plot",
-        "look",
-        "draw a run: time warping, training curves, a denoising sample",
-        "RUN [--out FOLDER] [--prompt TEXT] [--seed INT]",
-    ),
-    Verb(
-        "evaluate",
-        "evaluate",
-        "measure samples of runs beside real text and a baseline, before a judge; or translations",
-        "RUN [RUN …] [--judge RUN|hf:NAME] [--baseline RUN] [--sweep NAME=VALUE,VALUE …] "
-        "[--counts INT,INT]",
-    ),
-    Verb(
-        "data",
-        "data",
-        "prepare a corpus for training, or check a prepared one",
-        "prepare --source PATH --out FOLDER [--setting VALUE …] | verify FOLDER",
-    ),
-    Verb(
-        "bench",
-        "bench",
-        "measure the speed of training and sampling here",
-        "train|sample|scaling [--shape NAME | --preset NAME] [--section.field VALUE …]",
-    ),
-    Verb("demo", "look", "train a small model on the CPU and show what it can do", "[--out RUN]"),
-)
+VERBS = [
+    Verb(*row)
+    for row in (
+        (
+            "train",
+            "train",
+            "train a model, resume a run or tune one",
+            "--preset NAME --data PATH --out RUN [--resume [auto]] [--section.field VALUE …]",
+        ),
+        (
+            "sample",
+            "generate",
+            "generate text, with or without a prompt",
+            "RUN [--prompt TEXT] [--num-samples INT] [--seed INT] [--setting VALUE …]",
+        ),
+        (
+            "infill",
+            "generate",
+            "fill the gaps of a text",
+            "RUN TEXT [--num-samples INT] [--seed INT] [--setting VALUE …]",
+        ),
+        (
+            "translate",
+            "translate",
+            "translate a text, line by line",
+            "RUN --source FILE|- [--out FILE] [--num-samples INT] [--long split|refuse] "
+            "[--setting VALUE …]",
+        ),
+        ("info", "info", "describe a run", "RUN [--json]"),
+        (
+            "plot",
+            "plot",
+            "draw a run: training curves, time warp, a sample while it is denoised",
+            "RUN [--out FOLDER] [--prompt TEXT] [--seed INT]",
+        ),
+        (
+            "evaluate",
+            "evaluate",
+            "measure texts or translations of runs, beside real ones and a baseline's",
+            "RUN [RUN …] [--judge RUN|hf:NAME] [--baseline RUN] [--sweep NAME=VALUE,VALUE …] "
+            "[--counts INT,INT]",
+        ),
+        (
+            "data",
+            "data",
+            "prepare a corpus for training, or check a prepared one",
+            "prepare --source PATH --out FOLDER [--setting VALUE …] | verify FOLDER",
+        ),
+        (
+            "bench",
+            "bench",
+            "measure the speed of training and of sampling on this machine",
+            "train|sample [--shape NAME] [--section.field VALUE …]",
+        ),
+        ("demo", "demo", "train a small model on the CPU and show its samples", "[--out RUN]"),
+    )
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; a user's mistake is one line on stderr and exit code 2."""
+    """Runs a command; a user's mistake is one line on stderr and exit code 2."""
+    # Some CPUs die of an illegal instruction in bfloat16 matrix products unless oneDNN is held back.
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
     given = sys.argv[1:] if arguments is None else list(arguments)
     # All ranks of torchrun have the same command line: one of them complains about it.
     is_main = int(os.environ.get("RANK", "0")) == 0
@@ -121,7 +125,7 @@ def _run(options: Any) -> int:
 
 
 def build_parser(arguments: Sequence[str]) -> Parser:
-    """All verbs, and the options of the one that is used: those of the others would have to load torch."""
+    """Builds the parser of all verbs, with the options of the one that is used; the others' would load torch."""
     used = next((word for word in arguments if not word.startswith("-")), None)
     parser = Parser(prog="cdcd", description=cdcd.__doc__)
     parser.add_argument("--version", action="version", version=f"cdcd {__version__}")

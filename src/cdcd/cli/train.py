@@ -3,20 +3,18 @@
 import argparse
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cdcd.settings import add_options, chosen
-
-if TYPE_CHECKING:
-    from cdcd.config import RunConfig
-    from cdcd.training.distributed import World
-    from cdcd.training.trainer import Trainer
+from cdcd.config import RunConfig, effects
+from cdcd.presets import PRESETS, preset
+from cdcd.settings import add_options, chosen, override, refuse_without_effect
+from cdcd.training import run
+from cdcd.training.checkpoint import RunDirectory
+from cdcd.training.distributed import World, join
+from cdcd.training.trainer import Trainer
 
 
 def train_options(parser: argparse.ArgumentParser) -> None:
-    from cdcd.config import RunConfig
-    from cdcd.presets import PRESETS
-
     parser.add_argument(
         "--preset",
         metavar="NAME",
@@ -37,46 +35,43 @@ def train_options(parser: argparse.ArgumentParser) -> None:
         "repeated until they succeed (torchrun --max-restarts)",
     )
     parser.add_argument(
-        "--checkpoint", metavar="STEP", type=int, help="resume from this checkpoint"
+        "--checkpoint",
+        metavar="STEP",
+        type=int,
+        help="checkpoint to resume from (default: the last)",
     )
-    parser.add_argument("--init-from", metavar="RUN", type=Path, help="fine-tune from another run")
+    parser.add_argument(
+        "--init-from",
+        metavar="RUN",
+        type=Path,
+        help="tune the model of another run, whose split of the text is kept",
+    )
     add_options(parser, RunConfig)
 
 
 def train(options: Any) -> None:
-    from cdcd.training.distributed import join
-
+    """Trains a run, and prints its validation loss and the command that uses it."""
     with join() as world:
-        message = _train_in(world, options)
+        trainer = _trainer(options, world)
+        text = f"{options.out} is trained already"
+        if trainer is not None:
+            text = f"validation loss {trainer.train():.4f}"
         if world.is_main:
-            print(f"{message}; try: {_command(options.out)}")
+            print(f"{text}; try: {_command(options.out)}")
 
 
-def _command(run: Path) -> str:
+def _command(path: Path) -> str:
     """Returns the command that uses a trained run."""
-    from cdcd.training.checkpoint import RunDirectory
-
-    name = shlex.quote(str(run))
-    if RunDirectory(run).config.task == "translation":
+    name = shlex.quote(str(path))
+    if RunDirectory(path).config.task == "translation":
         return f"cdcd translate {name} --source -"
     return f"cdcd sample {name}"
 
 
-def _train_in(world: "World", options: Any) -> str:
-    trainer = _trainer(options, world)
-    if trainer is None:
-        return f"{options.out} is trained already"
-    return f"validation loss {trainer.train():.4f}"
-
-
-def _trainer(options: Any, world: "World") -> "Trainer | None":
+def _trainer(options: Any, world: World) -> Trainer | None:
     """Starts or continues a run; returns None where `--resume auto` has nothing left to do."""
-    from cdcd.config import effects
-    from cdcd.settings import override, refuse_without_effect
-    from cdcd.training import run
-    from cdcd.training.checkpoint import RunDirectory
-
-    changes = _changes(options)
+    data = {} if options.data is None else {"data.source": options.data}
+    changes = chosen(options, RunConfig) | data
     if options.checkpoint is not None and options.resume != "always":
         raise ValueError("--checkpoint goes with --resume")
     if options.resume == "always":
@@ -97,19 +92,7 @@ def _trainer(options: Any, world: "World") -> "Trainer | None":
     return run.start(config, options.out, init_from=options.init_from, world=world)
 
 
-def _changes(options: Any) -> dict[str, Any]:
-    from cdcd.config import RunConfig
-
-    data = {} if options.data is None else {"data.source": options.data}
-    return chosen(options, RunConfig) | data
-
-
-def _new_config(options: Any, changes: dict[str, Any]) -> "RunConfig":
-    from cdcd.config import effects
-    from cdcd.presets import preset
-    from cdcd.settings import override, refuse_without_effect
-    from cdcd.training import run
-
+def _new_config(options: Any, changes: dict[str, Any]) -> RunConfig:
     default = "multi30k" if changes.get("task") == "translation" else "small"
     config = preset(options.preset or default, changes.get("model", "diffusion"))
     if options.init_from is not None:

@@ -1,0 +1,79 @@
+"""`cdcd info`: describes a run."""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from cdcd.training.build import build_model
+from cdcd.training.checkpoint import RunDirectory
+from cdcd.training.logging import read_metrics
+
+
+def info_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def info(options: Any) -> None:
+    """Prints the size, the state and the configuration of a run."""
+    description = describe(options.run)
+    if options.json:
+        print(json.dumps(description, indent=2))
+    else:
+        print_description(description)
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Returns the size, the state and the configuration of a run."""
+    run = RunDirectory(path)
+    with torch.device("meta"):
+        model = build_model(run.config, run.vocab_size)
+    steps = run.steps()
+    # A run that stopped early has lines beyond the checkpoint that it kept.
+    last = steps[-1] if steps else 0
+    metrics = [row for row in read_metrics(run.metrics_path) if row["step"] <= last]
+
+    def last_logged(name: str) -> Any:
+        return next((row[name] for row in reversed(metrics) if name in row), None)
+
+    return {
+        "run": str(path),
+        "task": run.config.task,
+        "model": run.config.model,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "vocab_size": run.vocab_size,
+        "checkpoints": steps,
+        "step": steps[-1] if steps else None,
+        **{name: last_logged(name) for name in ("loss", "valid_loss", "tokens_per_second")},
+        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        "config": asdict(run.config),
+    }
+
+
+def print_description(description: dict[str, Any]) -> None:
+    """Prints a description as tables: the run, then each section of its configuration."""
+    console = Console(highlight=False)
+    config = description.pop("config")
+    sections = {description.pop("run"): description}
+    sections |= {f"\n{name}": values for name, values in config.items() if isinstance(values, dict)}
+    for title, values in sections.items():
+        table = Table(show_header=False, box=None, title=title, title_justify="left")
+        for name, value in values.items():
+            table.add_row(f"  {name}", _readable(value))
+        console.print(table)
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,67 @@
+"""`cdcd plot`: draws a run."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from cdcd.evaluation.plots import Trace, plot_denoising, plot_time_warping, plot_training
+from cdcd.inference.diffusion_text import DiffusionTextModel
+from cdcd.inference.diffusion_translator import DiffusionTranslator
+from cdcd.inference.load import load, load_translator
+from cdcd.inference.text_model import TextModel
+from cdcd.inference.translator import Translator
+from cdcd.training.checkpoint import RunDirectory
+from cdcd.training.logging import read_metrics
+
+
+def plot_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory")
+    parser.add_argument(
+        "--out", metavar="FOLDER", type=Path, help="folder of the pictures (default: RUN)"
+    )
+    parser.add_argument(
+        "--prompt", metavar="TEXT", default="", help="prompt of the sample that is denoised"
+    )
+    parser.add_argument(
+        "--seed", metavar="INT", type=int, default=0, help="seed of the sample that is denoised"
+    )
+
+
+def plot(options: Any) -> None:
+    """Draws a run, and prints the paths of the pictures."""
+    for path in draw_run(options.run, options.out, prompt=options.prompt, seed=options.seed):
+        print(path)
+
+
+def draw_run(path: Path, out: Path | None = None, *, prompt: str = "", seed: int = 0) -> list[Path]:
+    """Draws the training, the time warp and a sample of a run, and returns the paths of the pictures."""
+    out = out or path
+    if RunDirectory(path).config.task == "translation":
+        if prompt:
+            raise ValueError(f"{path} is a translator: there is no sample to draw with a prompt")
+        return _draw_training(path, out, load_translator(path, device="cpu"))
+    model = load(path, device="cpu")
+    canvas = model.prompt_canvas(prompt)
+    pictures = _draw_training(path, out, model)
+    if isinstance(model, DiffusionTextModel):
+        trace = Trace()
+        sample = model.generate(canvas, seed=seed, callback=trace)[0]
+        pictures.append(out / "denoising.png")
+        plot_denoising(trace, sample.tokens, sample.is_given, model.tokenizer.piece, pictures[-1])
+    return pictures
+
+
+def _draw_training(path: Path, out: Path, model: TextModel | Translator) -> list[Path]:
+    """Draws the curves of the training, and the time warp of a diffusion model."""
+    out.mkdir(parents=True, exist_ok=True)
+    metrics = read_metrics(RunDirectory(path).metrics_path)
+    pictures = []
+    if any("valid_loss" in row for row in metrics):
+        pictures.append(out / "training.png")
+        plot_training(metrics, pictures[-1])
+    validated = [row for row in metrics if "losses" in row]
+    if validated and isinstance(model, DiffusionTextModel | DiffusionTranslator):
+        pictures.append(out / "time_warping.png")
+        losses = validated[-1]["losses"]
+        plot_time_warping(model.warp, losses["t"], losses["loss"], pictures[-1])
+    return pictures
