@@ -187,13 +187,19 @@ def test_there_is_a_row_for_every_setting_with_all_replicates(evaluated):
         expected = {"cdcd": 4, "baseline": 2}.get(label[0], 1)
         assert len(row["measured"]) == expected
         assert len({each["source"] for each in row["measured"]}) == expected
-        values = [each["nll"]["value"] for each in row["measured"]]
-        assert row["mean"]["nll"]["value"] == pytest.approx(sum(values) / expected)
-        if expected > 1:
-            assert len(set(values)) == expected, "replicates are the same samples"
-            assert row["mean"]["nll"]["error"] == pytest.approx(
-                torch.tensor(values, dtype=torch.double).std().item() / expected**0.5
-            )
+        values = torch.tensor(
+            [each["nll"]["value"] for each in row["measured"]], dtype=torch.double
+        )
+        assert row["mean"]["nll"]["value"] == pytest.approx(float(values.mean()))
+        assert len(values.unique()) == expected, "replicates are the same samples"
+        if label[0] == "cdcd":
+            # Two runs, that is two training seeds, with two sets of samples each.
+            of_runs = values.view(2, 2).mean(1)
+            assert row["mean"]["nll"]["error"] == pytest.approx(float(of_runs.std()) / 2**0.5)
+        else:
+            widths = [each["nll"]["high"] - each["nll"]["low"] for each in row["measured"]]
+            error = sum(widths) / expected / (2 * 1.96)
+            assert row["mean"]["nll"]["error"] == pytest.approx(error)
     sources = [each["source"] for each in rows["cdcd", "1.0", "3"]["measured"]]
     assert [Path(s.split(",")[0]).name for s in sources] == ["run", "run", "again", "again"]
     assert [s.split(", ")[1] for s in sources] == ["seed 0", "seed 1"] * 2
@@ -419,10 +425,12 @@ def test_a_judge_with_another_tokenizer(place):
         [measured] = row.measured
         assert 2 < measured.nats_per_byte < 7
         assert measured.nll.value > 2 * measured.nats_per_byte
+    # The same stories, in other tokens.
+    assert report.judge["shared"] == {"training": 210, "held_out": 0}
     assert not report.judge["disjoint"]
     printed = StringIO()
     print_report(report, Console(file=printed, width=200))
-    assert "The judge may know the generator's training text" in printed.getvalue()
+    assert "The judge trained on 210 of the systems' training documents" in printed.getvalue()
 
 
 # Mistakes
@@ -525,9 +533,9 @@ def test_runs_on_a_text_file_must_hold_out_the_same_documents(tmp_path, capfd, n
     train_tiny(tmp_path / "run", TALES | own)
     train_tiny(tmp_path / "judge", TALES | own | AUTOREGRESSIVE)
     train_tiny(tmp_path / "other", TALES | own | AUTOREGRESSIVE | {"training.seed": 1})
-    message = "differ in training.seed .* trained on what another holds out"
-    refused(tmp_path, capfd, message, *FEW, "--baseline", "{place}/other")
-    refused(tmp_path, capfd, message, *FEW, judge="other")
+    message = r"was trained on 2\d of the 36 held-out documents; choose another --split"
+    refused(tmp_path, capfd, f"the baseline {message}", *FEW, "--baseline", "{place}/other")
+    refused(tmp_path, capfd, f"the judge .*other {message}", *FEW, judge="other")
 
 
 @pytest.fixture(scope="module")
@@ -573,11 +581,12 @@ def test_a_prepared_data_set_from_end_to_end(prepared, capfd):
 
 
 def test_the_split_is_held_out(prepared, capfd, no_sampling):
-    refused(prepared, capfd, "the split train is what a run trained on", *FEW, "--split", "train")
+    message = r"run was trained on (\d+) of the \1 held-out documents"
+    refused(prepared, capfd, message, *FEW, "--split", "train")
     refused(prepared, capfd, r"no documents in a split 'tset'", *FEW, "--split", "tset")
-    peeked = (*FEW, "--baseline", "{place}/peeked")
-    refused(prepared, capfd, "the split test is what a run trained on", *peeked)
-    refused(prepared, capfd, "the split test is what a run trained on", *FEW, judge="peeked")
+    message = r"was trained on (\d+) of the \1 held-out documents"
+    refused(prepared, capfd, f"baseline {message}", *FEW, "--baseline", "{place}/peeked")
+    refused(prepared, capfd, f"judge .*peeked {message}", *FEW, judge="peeked")
 
 
 def test_the_test_split_is_measured_where_there_is_one(prepared):
@@ -672,11 +681,15 @@ def test_a_grid_is_one_frontier_for_each_setting_of_the_second_sweep():
     assert frontiers == {"cdcd, second a": pytest.approx(2.0), "cdcd, second b": None}
 
 
-def test_one_set_has_its_own_error_and_several_that_of_their_mean():
+def test_sampling_seeds_have_the_error_of_a_set_and_training_seeds_that_of_their_mean():
     row = Row("cdcd", {}, [measured(2.0, 5.0)])
     assert row.mean("nll") == (2.0, pytest.approx(0.1))
-    row = Row("cdcd", {}, [measured(value, 5.0) for value in (1.0, 2.0, 3.0)])
-    assert row.mean("nll") == (2.0, pytest.approx(1 / 3**0.5))
+    sets = [measured(value, 5.0) for value in (1.0, 2.0, 3.0)]
+    assert Row("cdcd", {}, sets).mean("nll") == (2.0, pytest.approx(0.1))
+    of_runs = [replace(each, run=f"run {n}") for n, each in enumerate(sets)]
+    assert Row("cdcd", {}, of_runs).mean("nll") == (2.0, pytest.approx(1 / 3**0.5))
+    both = [*of_runs, *(replace(each, run="run 0") for each in sets[1:])]
+    assert Row("cdcd", {}, both).mean("nll") == (pytest.approx(7 / 3), pytest.approx(1 / 3))
 
 
 def test_a_report_without_matplotlib_has_its_numbers(tmp_path, monkeypatch):

@@ -15,17 +15,18 @@ from cdcd.config import RunConfig
 from cdcd.data.sequences import Sequences
 from cdcd.evaluation import texts as controls
 from cdcd.evaluation.exact import exact_scores
-from cdcd.evaluation.judge import HUGGING_FACE, Judge, load_judge, score, split_texts
-from cdcd.evaluation.provenance import (
+from cdcd.evaluation.held_out import (
+    KnownDocuments,
     about_judge,
     check_comparable,
-    check_same_split,
     described,
+    documents_of,
     held_out_sequences,
     training_sequences,
     training_text,
     with_source,
 )
+from cdcd.evaluation.judge import Judge, load_judge, score, split_texts
 from cdcd.evaluation.report import Measured, Report, Row
 from cdcd.evaluation.report_plots import CONTROL
 from cdcd.evaluation.texts import Texts, flat_arrays, held_out_texts
@@ -37,7 +38,6 @@ from cdcd.metrics.entropy import first_tokens, text_statistics
 from cdcd.metrics.intervals import pooled_entropy_interval, ratio_interval
 from cdcd.metrics.matches import MatchSummary, longest_matches, summarise_matches
 from cdcd.metrics.mauve import mauve
-from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.validation import validate
 
 Setting = dict[str, Any]
@@ -103,6 +103,7 @@ class Samples:
     settings: tuple[tuple[str, Any], ...]
     source: str
     texts: Texts
+    run: str | None = None
     seconds: float | None = None
     trained: RunConfig | None = None
     """The run whose training set they may be copied from; None: the first one."""
@@ -180,24 +181,22 @@ class Evaluation:
         others = [*self.models.values(), *([self.baseline] if self.baseline else [])]
         for model in others:
             check_comparable(model, self.model)
-            with_source(model.config, data)
         self.judge: Judge = load_judge(
             judge, self.tokenizer, self.model.length, device=device, dtype="float32"
         )
-        self.judge_facts = about_judge(judge, self.run, data)
-        trained_on = {model.config.data.split for model in others}
-        if not judge.startswith(HUGGING_FACE):
-            judging = RunDirectory(Path(judge)).config
-            if judging.data.source == self.model.config.data.source:
-                check_same_split(judging, self.model.config)
-                trained_on.add(judging.data.split)
         self.held_out = held_out_sequences(
             self.run,
             self.tokenizer,
             split=config.split,
             whole_documents=config.sequences == "documents",
-            trained_on=trained_on,
         )
+        trained = {run: with_source(model.config, data) for run, model in self.models.items()}
+        known = KnownDocuments(documents_of(self.run, config.split), trained.values())
+        if self.baseline is not None:
+            trained["the baseline"] = with_source(self.baseline.config, data)
+        self.trained_on = {run: known.shared_with(run, of) for run, of in trained.items()}
+        self.num_held_out = known.held_out.num_documents
+        self.judge_facts = about_judge(judge, self.model.config, data, known)
         self.prompts, self.reference = draw_held_out(self.held_out, config, self.run.data.layout)
         self.real = self.prompts.counted(self.run.data.layout)
 
@@ -285,6 +284,7 @@ class Evaluation:
             settings=tuple(job.changes.items()),
             source=f"{job.run}, seed {job.seed}",
             texts=texts.counted(self.run.data.layout),
+            run=job.run,
             seconds=seconds,
             trained=with_source(job.model.config, self.data),
         )
@@ -331,6 +331,7 @@ class Evaluation:
             matches=match,
             exact=exact_scores(texts, self.run.data, self.tokenizer, self.judge),
             seconds=samples.seconds,
+            run=samples.run,
         )
 
     def _features(self, texts: Texts) -> torch.Tensor | None:
@@ -371,6 +372,10 @@ class Evaluation:
             "prefix": prefixes[self.config.protocol],
             "settings": self.base,
             "runs": {run: described(model.config) for run, model in self.models.items()},
+            "held_out_documents": self.num_held_out,
+            "held_out_documents_trained_on": {
+                run: shared.held_out for run, shared in self.trained_on.items()
+            },
             "baseline": described(self.baseline.config) if self.baseline is not None else None,
         }
 

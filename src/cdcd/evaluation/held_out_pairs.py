@@ -18,7 +18,7 @@ from cdcd.data.prepare.reading import Documents
 from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS, ParallelDocuments
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.evaluation.provenance import training_sequences
+from cdcd.evaluation.held_out import training_sequences
 from cdcd.languages import numerals
 from cdcd.metrics.bleu import Corpus
 from cdcd.seeding import generator_for

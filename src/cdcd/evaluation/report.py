@@ -1,6 +1,7 @@
 """An evaluation's report: one row for each system and setting, as a table, JSON and pictures."""
 
 import json
+import math
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from cdcd._version import __version__
 from cdcd.evaluation.exact import ExactScores
+from cdcd.evaluation.held_out import judge_remark
 from cdcd.metrics.entropy import TextStatistics
 from cdcd.metrics.intervals import Interval, interpolate_at, mean_and_error
 from cdcd.metrics.matches import MatchSummary
@@ -35,24 +37,33 @@ class Measured:
     exact: ExactScores | None = None
     seconds: float | None = None
     """Time to sample."""
+    run: str | None = None
+    """The run that was sampled, if any."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A system under one setting, measured over runs and seeds."""
+    """A system under one setting, measured on one or more sets of samples of one or more runs."""
 
     system: str
     settings: dict[str, Any]
     measured: list[Measured]
 
     def mean(self, name: str) -> tuple[float, float]:
-        """Mean over runs and seeds of a value and its standard error; of one set: its own error."""
-        values = [_value(getattr(each, name)) for each in self.measured]
-        if len(values) > 1:
-            return mean_and_error(values)
-        found = getattr(self.measured[0], name)
-        error = (found.high - found.low) / (2 * 1.96) if isinstance(found, Interval) else 0.0
-        return values[0], error
+        """Returns the mean of a value over runs, and its standard error, which is 0 if it is not known.
+
+        The error is over runs where there are several, each with its own training seed. It is over
+        samples otherwise: several sets of samples of a run share their prompts and their model, so
+        that their spread is no error. The error of a single set bounds that of their mean.
+        """
+        by_run: dict[str | None, list[float]] = {}
+        for each in self.measured:
+            by_run.setdefault(each.run, []).append(_value(getattr(each, name)))
+        means = [math.fsum(values) / len(values) for values in by_run.values()]
+        if len(means) > 1:
+            return mean_and_error(means)
+        errors = [_error(getattr(each, name)) for each in self.measured]
+        return means[0], math.fsum(errors) / len(errors)
 
     @property
     def label(self) -> str:
@@ -60,8 +71,12 @@ class Row:
         return f"{self.system} ({shown})" if shown else self.system
 
 
-def _value(found: Any) -> float:
-    return found.value if isinstance(found, Interval) else found
+def _value(measure: Interval | float) -> float:
+    return measure.value if isinstance(measure, Interval) else measure
+
+
+def _error(measure: Interval | float) -> float:
+    return (measure.high - measure.low) / (2 * 1.96) if isinstance(measure, Interval) else 0.0
 
 
 @dataclass(frozen=True)
@@ -223,8 +238,7 @@ def _remarks(report: Report) -> Iterator[str]:
         + "; "
         f"judge {judge['name']}: {judge['about']}"
     )
-    if not judge["disjoint"]:
-        yield "The judge may know the generator's training text: its scores then reward memorising."
+    yield from filter(None, [judge_remark(judge)])
     if protocol.get("mauve") and report.row("data").measured[0].mauve is None:
         yield (
             "MAUVE of the data is not measured: it needs 100 samples, and other held-out text that "

@@ -17,6 +17,7 @@ from rich.progress import Progress
 
 from cdcd._version import __version__
 from cdcd.evaluation.finished_rows import FinishedRow, FinishedRows
+from cdcd.evaluation.held_out import described, training_text
 from cdcd.evaluation.held_out_pairs import (
     HeldOutPairs,
     Overlap,
@@ -25,7 +26,6 @@ from cdcd.evaluation.held_out_pairs import (
     overlap,
     training_pairs,
 )
-from cdcd.evaluation.provenance import described, training_text
 from cdcd.evaluation.translation_report import (
     Difference,
     Exact,
