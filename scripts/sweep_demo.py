@@ -23,7 +23,7 @@ from rich.console import Console
 
 from cdcd.inference.load import load
 from cdcd.inference.text_model import Canvas
-from cdcd.languages.quality import count_tokens, judge_tales
+from cdcd.languages.tales_quality import count_tokens, judge_tales
 from cdcd.presets import preset
 from cdcd.settings import override
 from cdcd.training import corpora

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from cdcd.languages import tales
-from cdcd.languages.quality import count_tokens, judge_tales, unigram_texts
-from cdcd.languages.words import join_words, split_words
+from cdcd.languages.tales_quality import count_tokens, judge_tales, unigram_texts
+from cdcd.languages.word_splitting import join_words, split_words
 
 STORIES = tales.stories(200, seed=5)
 

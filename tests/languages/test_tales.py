@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cdcd.languages import tales
 from cdcd.languages.grammar import Grammar, Line, Node, Verdict
-from cdcd.languages.words import join_words, split_words
+from cdcd.languages.word_splitting import join_words, split_words
 
 NUM_STORIES = 3000
 KIN = {"friend", "cousin", "neighbour", "classmate", "playmate", "brother", "sister"}
@@ -128,7 +128,7 @@ class Recorder(random.Random):
 def recorded(grammar: Grammar, seed: int) -> tuple[list[str], float]:
     """A story, and the probability of the draws behind it less what it leaves untold."""
     rng = Recorder(seed)
-    story = grammar.tell(rng)
+    story = grammar.sample(rng)
     # Only the cast can be drawn and not told: without a meeting, six friends and six kins fit.
     untold = 0.0 if KIN & set(story) else math.log(6 * 6)
     return story, rng.log_prob + untold
@@ -191,7 +191,7 @@ def test_small_grammar_is_scored_exactly_and_sums_to_one() -> None:
 def test_frequencies_match_the_score() -> None:
     grammar = small_grammar()
     num_draws, rng = 60_000, random.Random(3)
-    counts = Counter(tuple(grammar.tell(rng)) for _ in range(num_draws))
+    counts = Counter(tuple(grammar.sample(rng)) for _ in range(num_draws))
     common = [story for story, count in counts.items() if count >= 60]
     assert len(common) > 50
     for story in common:

@@ -14,7 +14,6 @@ KNOWN = {
     "diffusion",
     "evaluation",
     "inference",
-    "languages",
     "networks",
     "training",
 }

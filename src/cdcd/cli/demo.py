@@ -16,7 +16,7 @@ from cdcd.cli.display import marked
 from cdcd.cli.plot import draw_run
 from cdcd.inference.load import load
 from cdcd.inference.text_model import Canvas, Generated, TextModel
-from cdcd.languages.quality import TalesQuality, count_tokens, judge_tales, unigram_texts
+from cdcd.languages.tales_quality import TalesQuality, count_tokens, judge_tales, unigram_texts
 from cdcd.presets import preset
 from cdcd.training import run as runs
 from cdcd.training.checkpoint import RunDirectory

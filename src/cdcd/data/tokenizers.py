@@ -24,7 +24,7 @@ import numpy as np
 
 from cdcd.data.vocabulary import EOS, PAD, SPECIALS, UNKNOWN
 from cdcd.languages import numerals
-from cdcd.languages.words import GLUE, join_words, split_words
+from cdcd.languages.word_splitting import GLUE, join_words, split_words
 
 UNDECODABLE = re.compile("[\udc80-\udcff]")
 # SentencePiece takes the character ▁ for a space, and refuses what is not UTF-8.

@@ -1,15 +1,15 @@
-"""A probabilistic grammar of stories, compiled from tables: telling, parsing and exact scoring.
+"""A probabilistic grammar of stories, compiled from tables: sampling, parsing and exact scoring.
 
 A story is drawn in two independent steps: a *world* (every variable takes one of its values,
 uniformly) and a *path* through the plan (every act picks one of its sentences, by weight). The
-sentences on the path are then told in that world. Hence
+sentences on the path then describe that world. Hence
 
     p(story) = sum over paths of p(path) * product over variables of (values that fit / values)
 
-where a value fits if telling it gives exactly these words. Sets of values are bit masks, and
-reading is intersecting them, so one table serves three uses:
+where a value fits if it gives exactly these words. Sets of values are bit masks, and reading is
+intersecting them, so one table serves three uses:
 
-* telling: a slot maps a value to a word;
+* sampling: a slot maps a value to a word;
 * parsing: the same slot maps a word back to the set of values that would have given it; a
   sentence stands on its own if, for every variable, some value survives all its slots;
 * scoring: the same, along whole paths, then count the survivors.
@@ -17,6 +17,7 @@ reading is intersecting them, so one table serves three uses:
 
 import math
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -32,6 +33,12 @@ class Sentence:
     text: str
     needs: str = ""
     sets: str = ""
+
+
+def parse_sentences(table: str) -> dict[str, Sentence]:
+    """Reads a table of lines `name: text [facts that it needs] -> facts that it sets`."""
+    rows = re.findall(r"(\w+): (.*? [.?!])(?: +\[(.*)\])?(?: +-> (.*))?\n", table)
+    return {name: Sentence(text, needs, sets) for name, text, needs, sets in rows}
 
 
 class Slot(NamedTuple):
@@ -54,7 +61,7 @@ class Line:
     variables: tuple[int, ...]
 
     def read(self, words: Sequence[str], masks: Sequence[int]) -> list[int] | None:
-        """The values that survive hearing these words, or None if a variable has none left."""
+        """Returns the values that survive these words, or None if a variable has none left."""
         if len(words) != len(self.slots):
             return None
         left = list(masks)
@@ -68,7 +75,7 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One choice of an act: its probability, what is told, and what comes after."""
+    """One choice of an act: its probability, its sentence, and the act after it."""
 
     share: float
     line: Line
@@ -93,8 +100,8 @@ def _holds(needs: Mapping[str, str], facts: Mapping[str, str]) -> bool:
     return needs.items() <= facts.items()
 
 
-def _behind(words: Sequence[str]) -> dict[str, int]:
-    """For each word, the set of values that show it."""
+def _values_by_word(words: Sequence[str]) -> dict[str, int]:
+    """Returns, for each word, the set of values that show it."""
     values: dict[str, int] = {}
     for value, word in enumerate(words):
         values[word] = values.get(word, 0) | 1 << value
@@ -102,7 +109,7 @@ def _behind(words: Sequence[str]) -> dict[str, int]:
 
 
 class Grammar:
-    """The tables, compiled once: a graph to tell stories from, and lines to read them with."""
+    """The tables, compiled once: a graph to draw stories from, and lines to read them with."""
 
     def __init__(
         self,
@@ -112,30 +119,26 @@ class Grammar:
     ) -> None:
         self.sizes = (1, *map(len, variables.values()))  # variable 0 never varies: plain words
         self.unknown = tuple((1 << size) - 1 for size in self.sizes)
-        self._slots = self._compile_slots(variables)
-        self.lines = {name: self._compile_line(each) for name, each in sentences.items()}
+        self._slots: dict[str, Slot] = {}
+        for variable, values in enumerate(variables.values(), start=1):
+            for name in values[0]:
+                words = [value[name] for value in values]
+                by_word = _values_by_word(words)
+                self._slots[name] = Slot(variable, words, by_word, name.split(".")[0], "")
+        self.lines = {name: self._compile(sentence) for name, sentence in sentences.items()}
         self._plan = plan
         self._nodes: dict[tuple[str, frozenset[tuple[str, str]]], Node] = {}
         self.root = self._node("open", {})
 
-    @staticmethod
-    def _compile_slots(variables: Mapping[str, Sequence[Value]]) -> dict[str, Slot]:
-        slots: dict[str, Slot] = {}
-        for variable, values in enumerate(variables.values(), start=1):
-            for name in values[0]:
-                words = [value[name] for value in values]
-                slots[name] = Slot(variable, words, _behind(words), name.split(".")[0], "")
-        return slots
-
-    def _compile_line(self, sentence: Sentence) -> Line:
-        slots = tuple(self._compile_token(token) for token in sentence.text.split())
+    def _compile(self, sentence: Sentence) -> Line:
+        slots = tuple(
+            self._slots[token[1:]]._replace(mark=token[0])
+            if token[0] in "+$~"
+            else Slot(0, (token,), {token: 1}, "", "")
+            for token in sentence.text.split()
+        )
         variables = tuple(dict.fromkeys(slot.variable for slot in slots if slot.variable))
         return Line(slots, _facts(sentence.needs), _facts(sentence.sets), variables)
-
-    def _compile_token(self, token: str) -> Slot:
-        if token[0] in "+$~":
-            return self._slots[token[1:]]._replace(mark=token[0])
-        return Slot(0, (token,), {token: 1}, "", "")
 
     def _node(self, act: str, facts: dict[str, str]) -> Node:
         key = (act, frozenset(facts.items()))
@@ -144,26 +147,27 @@ class Grammar:
         return self._nodes[key]
 
     def _build_node(self, act: str, facts: dict[str, str]) -> Node:
-        choices = [choice.split() for choice in self._plan.get(act, "").split(" | ") if choice]
-        open_to = [each for each in choices if _holds(self.lines[each[1]].needs, facts)]
-        total = sum(int(weight) for weight, *_ in open_to)
-        steps: list[Step] = []
-        for weight, name, _, after in open_to:
-            line = self.lines[name]
-            steps.append(Step(int(weight) / total, line, self._node(after, {**facts, **line.sets})))
-        deck = [
-            step for step, each in zip(steps, open_to, strict=True) for _ in range(int(each[0]))
+        choices = re.findall(r"(\d+) (\w+) > (\w+)", self._plan.get(act, ""))
+        possible = [
+            (int(weight), self.lines[name], after)
+            for weight, name, after in choices
+            if _holds(self.lines[name].needs, facts)
         ]
+        total = sum(weight for weight, _, _ in possible)
+        steps, deck = [], []
+        for weight, line, after in possible:
+            steps.append(Step(weight / total, line, self._node(after, {**facts, **line.sets})))
+            deck += steps[-1:] * weight
         longest = max((len(step.line.slots) + step.then.longest for step in steps), default=0)
         return Node(tuple(steps), tuple(deck), longest)
 
     def vocabulary(self) -> tuple[str, ...]:
-        """Every word that some story shows."""
+        """Returns every word that some story shows."""
         lines = {step.line for node in self._nodes.values() for step in node.steps}
         return tuple(sorted({word for line in lines for slot in line.slots for word in slot.words}))
 
-    def tell(self, rng: random.Random) -> list[str]:
-        """Draw a path, and each variable when the path first needs it."""
+    def sample(self, rng: random.Random) -> list[str]:
+        """Draws a path, and each variable when the path first needs it."""
         values = [0] + [-1] * (len(self.sizes) - 1)
         words: list[str] = []
         node = self.root
@@ -177,7 +181,7 @@ class Grammar:
         return words
 
     def probability(self, words: Sequence[str]) -> float:
-        """Sum over the paths that tell exactly these words; zero if none does."""
+        """Returns the sum over the paths that give exactly these words; zero if none does."""
         return self._probability(self.root, words, self.unknown)
 
     def _probability(self, node: Node, words: Sequence[str], masks: Sequence[int]) -> float:
@@ -193,42 +197,42 @@ class Grammar:
         return total
 
     def log_prob(self, words: Sequence[str]) -> float | None:
-        """Exact log-probability in nats of a whole story; None if the grammar cannot tell it."""
+        """Returns the exact log-probability of a whole story in nats; None if it is none."""
         probability = self.probability(words)
         return math.log(probability) if probability > 0 else None
-
-    def readings(self, sentence: Sequence[str]) -> list[Line]:
-        """The lines that could be this sentence if nothing else were known."""
-        lines = self.lines.values()
-        return [line for line in lines if line.read(sentence, self.unknown) is not None]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What the story has said: the values each role may have, and the facts of the plot."""
+    """The content of the story so far: the values each role may have, and the facts of the plot."""
 
     known: Mapping[str, int]
     facts: Mapping[str, str]
 
+    @property
+    def without_question(self) -> "Scene":
+        """The scene without its open question: only the very next sentence can answer it."""
+        return Scene(self.known, {k: v for k, v in self.facts.items() if k != "asked"})
+
 
 @dataclass(frozen=True)
-class Heard:
+class Reading:
     """One reading of a sentence in its scene: is each reference right, and the scene after it."""
 
     references: tuple[bool, ...]
     after: Scene
     in_turn: bool = True
-    """Whether it answers if and only if a question is open."""
+    """True if it answers if and only if a question is open."""
 
     @property
-    def charity(self) -> tuple[bool, int, int]:
-        """Prefer readings in turn, so that no wrong answer passes for news; then the most right."""
+    def preference(self) -> tuple[bool, int, int]:
+        """Readings in turn come first, so that no wrong answer passes for news; then the most right."""
         right = sum(self.references)
         return self.in_turn, right - len(self.references), right
 
 
-def _hear(line: Line, sentence: Sequence[str], scene: Scene) -> Heard:
-    """A reference is right if the story so far entails it.
+def _read(line: Line, sentence: Sequence[str], scene: Scene) -> Reading:
+    """Returns the reading of a sentence as this line; a reference is right if the story entails it.
 
     What a sentence takes for granted (she has it, to give it) is one reference more. An answer
     is instead all or nothing: its words are right only if they answer the question asked.
@@ -245,22 +249,17 @@ def _hear(line: Line, sentence: Sequence[str], scene: Scene) -> Heard:
             references.append(entailed and (granted or not answers))
     if line.needs and not answers:
         references.append(granted)
-    after = Scene({**scene.known, **introduced}, {**_silent(scene).facts, **line.sets})
-    return Heard(tuple(references), after, in_turn=answers == ("asked" in scene.facts))
-
-
-def _silent(scene: Scene) -> Scene:
-    """The scene without its open question: only the very next sentence can answer it."""
-    facts = {fact: value for fact, value in scene.facts.items() if fact != "asked"}
-    return Scene(scene.known, facts)
+    facts = {**scene.without_question.facts, **line.sets}
+    after = Scene({**scene.known, **introduced}, facts)
+    return Reading(tuple(references), after, in_turn=answers == ("asked" in scene.facts))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found in a text."""
+    """The judge's counts for a text."""
 
     num_sentences: int
-    """Sentences found; a trailing fragment without a final mark counts, and does not parse."""
+    """Sentences; a trailing fragment without a final mark counts, and does not parse."""
     num_parsed: int
     """Sentences of the grammar, each on its own, agreement within the sentence included."""
     num_references: int
@@ -273,6 +272,7 @@ class Verdict:
 
 
 def split_sentences(words: Sequence[str]) -> list[list[str]]:
+    """Splits words behind each final mark."""
     sentences: list[list[str]] = [[]]
     for word in words:
         sentences[-1].append(word)
@@ -282,16 +282,18 @@ def split_sentences(words: Sequence[str]) -> list[list[str]]:
 
 
 def judge(grammar: Grammar, words: Sequence[str]) -> Verdict:
-    """Judge any words, however garbled: sentences alone, references in order, the whole."""
+    """Judges any words, however garbled: sentences alone, references in order, the whole."""
     sentences = split_sentences(words)
     scene = Scene({}, {})
     references: list[bool] = []
-    parsed = 0
+    num_parsed = 0
     for sentence in sentences:
-        heard = [_hear(line, sentence, scene) for line in grammar.readings(sentence)]
-        best = max(heard, key=lambda each: each.charity, default=Heard((), _silent(scene)))
-        parsed += bool(heard)
+        lines = [line for line in grammar.lines.values() if line.read(sentence, grammar.unknown)]
+        readings = [_read(line, sentence, scene) for line in lines]
+        no_reading = Reading((), scene.without_question)
+        best = max(readings, key=lambda reading: reading.preference, default=no_reading)
+        num_parsed += bool(readings)
         references += best.references
         scene = best.after
-    found = grammar.log_prob(words)
-    return Verdict(len(sentences), parsed, len(references), sum(references), found)
+    log_prob = grammar.log_prob(words)
+    return Verdict(len(sentences), num_parsed, len(references), sum(references), log_prob)

@@ -27,15 +27,11 @@ def _words(text: str) -> list[str]:
 
 
 UNITS = {
-    "en": _words(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-        "fifteen sixteen seventeen eighteen nineteen"
-    ),
-    "de": _words(
-        "null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn "
-        "fünfzehn sechzehn siebzehn achtzehn neunzehn"
-    ),
-}
+    "en": _words("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+                 "fifteen sixteen seventeen eighteen nineteen"),
+    "de": _words("null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn "
+                 "fünfzehn sechzehn siebzehn achtzehn neunzehn"),
+}  # fmt: skip
 TENS = {
     "en": _words("- ten twenty thirty forty fifty sixty seventy eighty ninety"),
     "de": _words("- zehn zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig"),
@@ -75,7 +71,7 @@ def _below_hundred(number: int, language: Language) -> str:
 
 
 def _linked(word: str) -> str:
-    """A German number as the beginning of a longer word: `eins` loses its s."""
+    """Returns a German number as the beginning of a longer word: `eins` loses its s."""
     return word.removesuffix("s") if word.endswith("eins") else word
 
 
@@ -92,7 +88,7 @@ def _below_thousand(number: int, language: Language) -> list[str]:
 
 
 def cardinals(number: int, language: Language) -> list[str]:
-    """one hundred and five; einhundertfünf. German `eins` is the number alone, not before a noun."""
+    """Returns cardinals: one hundred and five; einhundertfünf. German `eins` is the number alone, not before a noun."""
     if not 0 <= number <= LARGEST:
         raise ValueError(f"the number is {number}, it must be from 0 to {LARGEST}")
     thousands, rest = divmod(number, 1000)
@@ -127,7 +123,7 @@ def read_cardinal(text: str, language: Language) -> int | None:
 
 
 def ordinals(number: int, language: Language, ending: str = "") -> list[str]:
-    """one hundred and first; einhunderterst, to which an ending comes: -e, -en."""
+    """Returns ordinals: one hundred and first; einhunderterst, to which an ending comes: -e, -en."""
     words = cardinals(number, language)
     if language == "en":
         return [_english_ordinal(word) for word in words]
@@ -149,7 +145,7 @@ def _english_ordinal(cardinal: str) -> str:
 
 
 def years(year: int, language: Language) -> list[str]:
-    """nineteen ninety; neunzehnhundertneunzig."""
+    """Returns years: nineteen ninety; neunzehnhundertneunzig."""
     if not 1100 <= year <= 2099:
         raise ValueError(f"the year is {year}, it must be from 1100 to 2099")
     century, rest = divmod(year, 100)
@@ -174,7 +170,7 @@ Price: TypeAlias = tuple[int, int]
 
 
 def decimals(value: Decimal, language: Language) -> list[str]:
-    """three point one four; drei Komma eins vier."""
+    """Returns decimals: three point one four; drei Komma eins vier."""
     digits = " ".join(UNITS[language][int(digit)] for digit in value[1])
     return [f"{whole}{POINTS[language]}{digits}" for whole in cardinals(value[0], language)]
 
@@ -189,7 +185,7 @@ def read_decimal(text: str, language: Language) -> Decimal | None:
 
 
 def prices(price: Price, language: Language) -> list[str]:
-    """three euros and fifty cents; drei Euro fünfzig. In German the accusative: einen Euro."""
+    """Returns prices: three euros and fifty cents; drei Euro fünfzig. In German the accusative: einen Euro."""
     euros, cents = price
     heads, tails = _amounts(euros, "euro", language), _amounts(cents, "cent", language)
     if not euros or not cents:
@@ -235,7 +231,7 @@ def days_in(month: int, year: int = 2000) -> int:
 
 
 def dates(date: Date, language: Language, ending: str = "e") -> list[str]:
-    """the third of October; dritte Oktober, without its article, the ending by the case."""
+    """Returns dates: the third of October; dritte Oktober, without its article, the ending by the case."""
     month, day = MONTHS[language][date[0] - 1], ordinals(date[1], language, ending)[0]
     if language == "de":
         return [f"{day} {month}"]
@@ -243,7 +239,7 @@ def dates(date: Date, language: Language, ending: str = "e") -> list[str]:
 
 
 def times(time: Time, language: Language) -> list[str]:
-    """quarter past two, two fifteen; Viertel nach zwei, zwei Uhr fünfzehn."""
+    """Returns times: quarter past two, two fifteen; Viertel nach zwei, zwei Uhr fünfzehn."""
     hour, minute = time
     now, after = (UNITS[language][each] for each in (hour, hour % 12 + 1))
     if language == "de":
@@ -265,7 +261,7 @@ def _english_time(minute: int, now: str, after: str) -> str:
 
 
 def _german_time(minute: int, now: str, after: str) -> str:
-    """Half an hour is counted towards the next hour, and so are the minutes around it."""
+    """Counts half an hour towards the next hour, and the minutes around it."""
     halves = {25: "fünf vor halb", 30: "halb", 35: "fünf nach halb"}
     if minute in halves:
         return f"{halves[minute]} {after}"

@@ -22,31 +22,31 @@ from typing import Literal, TypeAlias
 from cdcd.languages import number_words as words
 from cdcd.languages.number_words import LANGUAGES, Language
 from cdcd.languages.phrasebook import FRAMES, KINDS, SLOT, Value, kinds_in
-from cdcd.languages.words import GLUE
+from cdcd.languages.word_splitting import GLUE
 from cdcd.settings import unknown
 
 Direction: TypeAlias = Literal["en-de", "de-en"]
 DIRECTIONS: tuple[Direction, ...] = ("en-de", "de-en")
 HELD_OUT = 26
-"""Of 256 meanings, how many can be held out."""
+"""Number of 256 meanings that can be held out."""
 LENGTH = 32
 """Tokens of `numerals_tokenizer()` that any sentence fits into, its end included."""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a sentence says."""
+    """The meaning of a sentence."""
 
     frame: str
     values: tuple[tuple[str, Value], ...]
     """Values of the slots, by their kind."""
 
 
-# Saying
+# Sentences of a meaning
 
 
 def draw(rng: random.Random) -> Meaning:
-    """A meaning, every frame as likely as any other."""
+    """Draws a meaning, every frame as likely as any other."""
     frame = rng.choice(list(FRAMES))
     values = {kind: KINDS[kind].draw(rng) for kind in kinds_in(frame)}
     if "year" in values and values.get("date") == (2, 29):
@@ -55,23 +55,20 @@ def draw(rng: random.Random) -> Meaning:
 
 
 def wordings(meaning: Meaning, language: Language) -> list[str]:
-    """All sentences that say it, the plainest first."""
-    found: list[str] = []
+    """Returns all sentences that say it, the plainest first."""
+    values, sentences = dict(meaning.values), []
     for template in FRAMES[meaning.frame][language]:
-        fillings = [_filled(meaning, language, *slot) for slot in SLOT.findall(template)]
+        slots = SLOT.findall(template)
+        fillings = [KINDS[kind].wordings(values[kind], language, form) for kind, form in slots]
         parts = SLOT.sub("\0", template).split("\0")
         for chosen in product(*fillings):
             text = "".join(part + word for part, word in zip(parts, (*chosen, ""), strict=True))
-            found.append(text[0].upper() + text[1:])
-    return found
-
-
-def _filled(meaning: Meaning, language: Language, kind: str, form: str) -> list[str]:
-    return KINDS[kind].wordings(dict(meaning.values)[kind], language, form)
+            sentences.append(text[0].upper() + text[1:])
+    return sentences
 
 
 def is_held_out(meaning: Meaning) -> bool:
-    """Whether a meaning belongs to the tenth that can be kept from training, by its hash."""
+    """Returns whether a meaning belongs to the tenth that can be kept from training, by its hash."""
     return hashlib.blake2b(repr(meaning).encode(), digest_size=1).digest()[0] < HELD_OUT
 
 
@@ -83,7 +80,7 @@ def sample_pairs(
     first: int = 0,
     held_out: bool | None = None,
 ) -> list[tuple[str, str]]:
-    """English and German sentences that mean the same; pair n is a function of (seed, n) alone.
+    """Draws English and German sentences that mean the same; pair n is a function of (seed, n) alone.
 
     The source is worded in any way, the target in the plainest, so that it is a function of the
     source. Held out: only meanings that are, or only those that are not; None: any.
@@ -111,25 +108,25 @@ def check_direction(direction: str) -> None:
         raise unknown("direction", direction, DIRECTIONS)
 
 
-# Reading
+# Meanings of a sentence
 
 
 @cache
 def _patterns(language: Language) -> tuple[tuple[str, list[tuple[str, str]], re.Pattern[str]], ...]:
-    """Frame, slots and regular expression of every template."""
-    found = []
+    """Returns frame, slots and regular expression of every template."""
+    patterns = []
     for frame, templates in FRAMES.items():
         for template in templates[language]:
             slots: list[tuple[str, str]] = SLOT.findall(template)
             groups = [f"({KINDS[kind].pattern(language, form)})" for kind, form in slots]
             parts = map(re.escape, SLOT.sub("\0", template).split("\0"))
             text = "".join(part + group for part, group in zip(parts, (*groups, ""), strict=True))
-            found.append((frame, slots, re.compile(text)))
-    return tuple(found)
+            patterns.append((frame, slots, re.compile(text)))
+    return tuple(patterns)
 
 
 def parse(text: str, language: Language) -> set[Meaning]:
-    """What a sentence can mean; nothing where it is not one of this language."""
+    """Returns what a sentence can mean; nothing where it is not one of this language."""
     words.check_language(language)
     if text[:1] != text[:1].upper():
         return set()
@@ -145,12 +142,12 @@ def _readings(text: str, language: Language) -> Iterator[Meaning]:
         match = pattern.fullmatch(text)
         if match is None:
             continue
-        found: dict[str, set[Value]] = {}
+        possible: dict[str, set[Value]] = {}
         for (kind, form), group in zip(slots, match.groups(), strict=True):
             values = set(KINDS[kind].read(group, language, form))
-            found[kind] = found.get(kind, values) & values
+            possible[kind] = possible.get(kind, values) & values
         kinds = kinds_in(frame)
-        for values in product(*(found[kind] for kind in kinds)):
+        for values in product(*(possible[kind] for kind in kinds)):
             yield Meaning(frame, tuple(zip(kinds, values, strict=True)))
 
 
@@ -159,7 +156,7 @@ def _readings(text: str, language: Language) -> Iterator[Meaning]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a translation is right."""
+    """The judgement of a translation."""
 
     is_right: bool
     reason: str
@@ -167,7 +164,7 @@ class Verdict:
 
 
 def check(source: str, hypothesis: str, direction: Direction) -> Verdict:
-    """Judge a translation: right if and only if it is a wording of what the source means."""
+    """Judges a translation: right if and only if it is a wording of what the source means."""
     check_direction(direction)
     source_language, language = ("en", "de") if direction == "en-de" else ("de", "en")
     wanted = parse(source, source_language)
@@ -175,19 +172,19 @@ def check(source: str, hypothesis: str, direction: Direction) -> Verdict:
         raise ValueError(
             f"the source {source!r} is not a sentence of the task in {source_language}"
         )
-    found = parse(hypothesis, language)
-    if not found:
+    given = parse(hypothesis, language)
+    if not given:
         return Verdict(False, "not grammatical")
-    reasons = {_difference(one, other) for one, other in product(wanted, found)}
+    reasons = {_difference(one, other) for one, other in product(wanted, given)}
     return Verdict("right" in reasons, "right" if "right" in reasons else min(reasons))
 
 
-def _difference(wanted: Meaning, found: Meaning) -> str:
-    if wanted == found:
+def _difference(wanted: Meaning, given: Meaning) -> str:
+    if wanted == given:
         return "right"
-    if wanted.frame != found.frame:
+    if wanted.frame != given.frame:
         return "wrong words"
-    pairs = zip(wanted.values, found.values, strict=True)
+    pairs = zip(wanted.values, given.values, strict=True)
     wrong = [KINDS[kind].name for (kind, value), (_, other) in pairs if value != other]
     return f"wrong {next((name for name in wrong if name != 'words'), 'words')}"
 
@@ -197,7 +194,7 @@ def _difference(wanted: Meaning, found: Meaning) -> str:
 
 @cache
 def pieces() -> tuple[str, ...]:
-    """The words of the task; those of German numbers in their parts: ein ##und ##zwanzig."""
+    """Returns the words of the task; those of German numbers in their parts: ein ##und ##zwanzig."""
     chunks = {chunk for text in _examples() for chunk in text.split()}
     return tuple(sorted({piece for chunk in chunks for piece in _pieces_of(chunk)}))
 
@@ -209,12 +206,12 @@ def _pieces_of(chunk: str) -> Iterator[str]:
         for word in re.findall(r"[\w']+|[^\w\s]", chunk)
         for part in (parts.findall(word) if is_number.fullmatch(word) else [word])
     )
-    return (GLUE * (place > 0) + part for place, part in enumerate(spelt))
+    return (GLUE * (index > 0) + part for index, part in enumerate(spelt))
 
 
 @cache
 def _number_parts() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """One part of a German number, and all of one."""
+    """Returns patterns of one part of a German number, and of all of one."""
     stems = ("", "t", "st", "erst", "dritt", "siebt")
     endings = [stem + ending for stem in stems for ending in ("e", "en")]
     parts = [*words.UNITS["de"], *words.TENS["de"], "ein", "und", "hundert", "tausend", *endings]
@@ -223,7 +220,7 @@ def _number_parts() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def _examples() -> Iterator[str]:
-    """Sentences that together have every word of the task, at every place it can be at."""
+    """Yields sentences that together have every word of the task, at every position it can have."""
     for frame in FRAMES:
         kinds = kinds_in(frame)
         for turn in range(max(len(KINDS[kind].examples) for kind in kinds)):

@@ -4,14 +4,14 @@ import re
 from collections.abc import Iterable
 
 GLUE = "##"
-"""What begins a piece that continues a word."""
+"""Beginning of a piece that continues a word."""
 
 
 def split_words(text: str) -> list[str]:
-    """Words and punctuation marks of a text, in order."""
+    """Returns the words and punctuation marks of a text, in order."""
     return re.findall(r"\w+|[^\w\s]", text)
 
 
 def join_words(words: Iterable[str]) -> str:
-    """The inverse of `split_words` for plain prose: no space before a mark."""
+    """Inverts `split_words` for plain prose: no space before a mark."""
     return re.sub(r" ([.,?!;:])", r"\1", " ".join(words))

@@ -1,6 +1,6 @@
 """Measured quality of generated tales: how much parses, refers rightly, varies, and is new.
 
-The checker is exact (`data.tales`), so nothing here is judged by another model. Entropies are pooled
+The checker is exact (`tales.check`), so nothing here is judged by another model. Entropies are pooled
 unigram entropies and are compared at equal token counts, since they grow with the sample.
 """
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 
 from cdcd.languages import tales
-from cdcd.languages.words import join_words, split_words
+from cdcd.languages.word_splitting import join_words, split_words
 from cdcd.metrics.entropy import entropy
 
 
 @dataclass(frozen=True)
 class TalesQuality:
-    """What the checker says about a set of stories."""
+    """The checker's findings on a set of stories."""
 
     num_stories: int
     num_sentences: int
@@ -42,10 +42,10 @@ class TalesQuality:
 def judge_tales(
     texts: Sequence[str], training_texts: Collection[str], *, num_tokens: int
 ) -> TalesQuality:
-    """Check stories; the entropy is that of their first `num_tokens` tokens."""
+    """Checks stories; the entropy is that of their first `num_tokens` tokens."""
     verdicts = [tales.check(text) for text in texts]
     num_sentences = sum(verdict.num_sentences for verdict in verdicts)
-    references = sum(verdict.num_references for verdict in verdicts)
+    num_references = sum(verdict.num_references for verdict in verdicts)
     words = [split_words(text) for text in texts]
     scored = [
         (v.log_prob, len(w)) for v, w in zip(verdicts, words, strict=True) if v.log_prob is not None
@@ -55,7 +55,7 @@ def judge_tales(
         num_stories=len(texts),
         num_sentences=num_sentences,
         parse_share=sum(v.num_parsed for v in verdicts) / max(num_sentences, 1),
-        reference_share=sum(v.num_right for v in verdicts) / max(references, 1),
+        reference_share=sum(v.num_right for v in verdicts) / max(num_references, 1),
         story_share=len(scored) / max(len(texts), 1),
         nll=-sum(p for p, _ in scored) / sum(n for _, n in scored) if scored else None,
         entropy=entropy(torch.tensor(list(Counter(pooled).values()))),
@@ -66,7 +66,7 @@ def judge_tales(
 
 
 def unigram_texts(texts: Sequence[str], count: int, *, seed: int) -> list[str]:
-    """The unigram baseline: real lengths, words drawn independently by their frequency."""
+    """Draws texts of real lengths whose words are independent, by their frequency: the unigram baseline."""
     rng = random.Random(seed)
     words = [split_words(text) for text in texts]
     pool = [word for story in words for word in story]
@@ -74,5 +74,5 @@ def unigram_texts(texts: Sequence[str], count: int, *, seed: int) -> list[str]:
 
 
 def count_tokens(texts: Sequence[str]) -> int:
-    """Words and punctuation marks in all."""
+    """Returns the number of words and punctuation marks in all."""
     return sum(len(split_words(text)) for text in texts)
