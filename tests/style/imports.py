@@ -24,6 +24,7 @@ LAYERS = [
     ["inference"],
     ["cdcd"],
     ["evaluation", "benchmarks"],
+    ["reproduction"],
     ["cli"],
     ["__main__"],
 ]

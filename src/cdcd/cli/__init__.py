@@ -82,6 +82,12 @@ VERBS = [
             "measure the speed of training and of sampling on this machine",
             "train|sample [--shape NAME] [--section.field VALUE …]",
         ),
+        (
+            "reproduce",
+            "reproduce",
+            "reproduce the paper's tables and figures, and judge its findings",
+            "[TABLE|FIGURE …] --scale tiny|small|paper [--data DATA] --out OUT [--list] [--dry-run]",
+        ),
         ("demo", "demo", "train a small model on the CPU and show its samples", "[--out RUN]"),
     )
 ]

@@ -1,0 +1,112 @@
+"""`cdcd reproduce`: the paper's tables and figures."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def reproduce_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "targets",
+        metavar="TABLE|FIGURE",
+        nargs="*",
+        help="table1, figure5, …; all if none is named",
+    )
+    parser.add_argument(
+        "--scale", metavar="tiny|small|paper", default="tiny", help="models and corpus"
+    )
+    parser.add_argument("--data", metavar="DATA", help="folder of corpora, or a prepared data set")
+    parser.add_argument("--out", metavar="OUT", type=Path, help="folder of runs and results")
+    parser.add_argument(
+        "--only", metavar="ROW,ROW", default="", help="rows or groups, such as table1/masking"
+    )
+    parser.add_argument("--seeds", metavar="INT", type=int, help="training seeds of every row")
+    parser.add_argument("--steps", metavar="INT", type=int, help="training steps of every row")
+    parser.add_argument("--samples", metavar="INT", type=int, help="samples of every row")
+    parser.add_argument(
+        "--workers", metavar="INT", type=int, default=1, help="processes side by side"
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument(
+        "--compile",
+        choices=("auto", "on", "graphs", "off"),
+        default="auto",
+        help="as training.compile",
+    )
+    parser.add_argument("--list", action="store_true", help="show each row and its state")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be done, GPU-minutes and memory"
+    )
+
+
+def reproduce(options: Any) -> None:
+    from rich.console import Console
+
+    from cdcd.reproduction import report
+    from cdcd.reproduction.work import perform
+
+    console = Console(soft_wrap=True)
+    plan = _plan(options)
+    if options.list:
+        for row, seed in plan.results:
+            console.print(f"{plan.state(row, seed):8} {row.name} seed {seed}", highlight=False)
+        return
+    if options.dry_run:
+        _print_costs(list(report.costs(plan)), console)
+        return
+    plan.check_protocol()
+    failed = perform(plan, workers=options.workers, console=console)
+    for path in report.write(plan):
+        console.print(f"written: {path}", highlight=False)
+    if failed:
+        raise SystemExit(f"cdcd reproduce: failed: {', '.join(failed)}")
+
+
+def _plan(options: Any) -> Any:
+    from dataclasses import replace
+
+    from cdcd.reproduction.plan import Plan
+    from cdcd.reproduction.rows import ROWS, rows_of
+    from cdcd.reproduction.scales import corpus, scale_named
+
+    scale = scale_named(options.scale)
+    for name in ("seeds", "steps", "samples", "workers"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} is {value}, it must be at least 1")
+    rows = [row for row in rows_of(options.targets) if row.table != "table4"]
+    if options.only:
+        chosen = rows_of(options.only.split(","))
+        rows = [row for row in rows if row in chosen]
+    if not rows:
+        raise ValueError(
+            "no row is left: table4 is not run by this command, see docs/translation.md"
+        )
+    base = ROWS["table1/base/base"]
+    rows = list(dict.fromkeys([base, ROWS["table1/data/data"], *rows], True))
+    if options.steps:
+        scale = scale.with_steps(options.steps)
+    if options.samples:
+        scale = replace(scale, num_samples=options.samples, sweep_samples=options.samples)
+    is_planned = options.list or options.dry_run
+    if options.out is None and not is_planned:
+        raise ValueError("say where results go with --out OUT")
+    out = options.out or Path("runs") / "reproduction"
+    data = (options.data or "tales") if is_planned else corpus(scale, options.data, out)
+    changes = {"training.device": options.device, "training.compile": options.compile}
+    return Plan(scale, list(rows), data, out, options.seeds, changes)
+
+
+def _print_costs(costs: list[dict[str, Any]], console: Any) -> None:
+    for cost in costs:
+        about = (
+            f"{cost['rows']} rows"
+            if "rows" in cost
+            else f"{cost['steps']:,} steps, about {cost['gigabytes']:.1f} GB"
+        )
+        console.print(f"{cost['minutes']:10.2f} GPU-min  {cost['job']}: {about}", highlight=False)
+    total = sum(cost["minutes"] for cost in costs)
+    console.print(
+        f"{total:10.2f} GPU-min of an H200 in all ({total / 1440:.2f} days), without compiling",
+        highlight=False,
+    )

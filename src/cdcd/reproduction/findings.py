@@ -1,0 +1,142 @@
+"""The paper's findings as sentences, with the claims about rows that decide them (`findings.txt`).
+
+A claim is about the difference of a metric between two rows, left less right, of models of one training
+seed. It holds where the mean over the seeds, two standard errors to either side, lies in the claim's
+band; it fails where that interval lies outside. A finding is reproduced where all its claims hold, not
+reproduced where one fails, and else undecided, as it is with fewer than three training seeds.
+
+A side that is a pattern (table2/nucleus/*) is the frontier of its rows: AR-NLL is read off at the entropy
+in the middle of the range that both sides reach, and of MAUVE the best row counts.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib.resources import files
+
+from cdcd.metrics.intervals import interpolate_at, mean_and_error
+from cdcd.reproduction.rows import BASE, ROWS, base_of
+
+Values = Mapping[str, Mapping[int, Mapping[str, float]]]
+"""Measured numbers by row, training seed and metric."""
+MARGINS = {"nll": 0.1, "entropy": 0.1, "mauve": 0.02}
+"""Less is alike: 0.1 nats are a quarter of what self-conditioning brings in the paper."""
+FEWEST_SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim about the difference between two rows."""
+
+    left: str
+    relation: str
+    """`>` higher, `<` lower, `>~` not lower by the margin, `~` alike within the margin."""
+    right: str
+    metric: str = "nll"
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """The band that the difference is claimed to lie in."""
+        margin = MARGINS.get(self.metric, 0.0)
+        return {
+            ">": (0.0, math.inf),
+            "<": (-math.inf, 0.0),
+            ">~": (-margin, math.inf),
+            "~": (-margin, margin),
+        }[self.relation]
+
+    def rows(self) -> list[str]:
+        """Returns the names of all rows that it compares."""
+        return [*matching(self.left), *matching(self.right)]
+
+    def paper(self) -> float | None:
+        """Returns the difference in the paper; None where it gives no number."""
+        return self._difference({name: {0: ROWS[name].paper} for name in self.rows()}, 0)
+
+    def differences(self, values: Values) -> list[float]:
+        """Returns the difference for every training seed that has all rows."""
+        seeds = set.intersection(*(set(values.get(name, ())) for name in self.rows()))
+        each = (self._difference(values, seed) for seed in sorted(seeds))
+        return [difference for difference in each if difference is not None]
+
+    def _difference(self, values: Values, seed: int) -> float | None:
+        sides = [
+            [values[name][seed] for name in matching(side)] for side in (self.left, self.right)
+        ]
+        if not all(self.metric in row for side in sides for row in side):
+            return None
+        if self.metric == "mauve" or all(len(side) == 1 for side in sides):
+            left, right = (max(row[self.metric] for row in side) for side in sides)
+            return left - right
+        return _between_frontiers(*sides)
+
+    def verdict(self, values: Values) -> tuple[str, float | None, float | None]:
+        """Returns `holds`, `fails` or `undecided`, the mean and its standard error."""
+        each, (low, high) = self.differences(values), self.band
+        if len(each) < 2:
+            return "undecided", each[0] if each else None, None
+        mean, error = mean_and_error(each)
+        if len(each) >= FEWEST_SEEDS:
+            if low < mean - 2 * error and mean + 2 * error < high:
+                return "holds", mean, error
+            if mean + 2 * error <= low or high <= mean - 2 * error:
+                return "fails", mean, error
+        return "undecided", mean, error
+
+
+def matching(pattern: str) -> list[str]:
+    """Returns the names of the rows that a side of a claim stands for."""
+    return [name for name in ROWS if fnmatchcase(name, pattern)]
+
+
+def _between_frontiers(
+    left: Sequence[Mapping[str, float]], right: Sequence[Mapping[str, float]]
+) -> float | None:
+    """Returns the difference in AR-NLL at one entropy; None where a frontier does not reach it."""
+    sides = [[(row["entropy"], row["nll"]) for row in side] for side in (left, right)]
+    low = max(min(entropy for entropy, _ in side) for side in sides)
+    high = min(max(entropy for entropy, _ in side) for side in sides)
+    first, second = (interpolate_at(side, (low + high) / 2) for side in sides)
+    return None if first is None or second is None else first - second
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding of the paper in one sentence."""
+
+    name: str
+    sentence: str
+    claims: list[Claim]
+
+    def verdict(self, values: Values) -> str:
+        """Returns `reproduced`, `not reproduced`, `undecided` or `not run`."""
+        if not any(claim.differences(values) for claim in self.claims):
+            return "not run"
+        verdicts = {claim.verdict(values)[0] for claim in self.claims}
+        if "fails" in verdicts:
+            return "not reproduced"
+        return "reproduced" if verdicts == {"holds"} else "undecided"
+
+
+def _parse(text: str) -> Iterator[Finding]:
+    claims: list[Claim] = []
+    for line in text.splitlines():
+        if line.startswith("  "):
+            left, relation, right, *metric = line.split()
+            right = base_of(left) if right == "base" else right
+            claims.append(Claim(left, relation, right, *metric))
+        elif line and line[0] != "#":
+            name, _, sentence = line.partition(": ")
+            claims = []
+            yield Finding(name, sentence, claims)
+
+
+FINDINGS = list(_parse((files("cdcd.reproduction") / "findings.txt").read_text("utf-8")))
+"""All findings that rows decide, the most important first."""
+
+
+def claim_rows() -> list[str]:
+    """Returns the names of the rows that carry a claim, the most important first."""
+    claims = (claim for finding in FINDINGS for claim in finding.claims)
+    return list(dict.fromkeys([BASE, *(name for claim in claims for name in claim.rows())]))

@@ -1,0 +1,164 @@
+"""From rows to trainings and samples: what is to be done, what is done, and in which order.
+
+A row of one training seed is one result. Results that differ in sampling only share a training, and
+a training that several rows ask for has one name.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cdcd.config import RunConfig
+from cdcd.files import read_json, write_json
+from cdcd.reproduction.findings import claim_rows
+from cdcd.reproduction.rows import Row
+from cdcd.reproduction.scales import Scale
+from cdcd.settings import flatten, override
+from cdcd.training.checkpoint import RunDirectory
+
+ROWS_IN_A_JOB = 12
+"""Rows that one process samples, so that several can share the rows of one model."""
+JUDGE = "judge"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training, or the samples of some rows from one trained model."""
+
+    name: str
+    training: str
+    config: RunConfig
+    rows: tuple[tuple[Row, int], ...] = ()
+    """The rows that are sampled, with their seeds; none: this is the training."""
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The settings that change what is compiled."""
+        config, embedding = self.config, asdict(self.config.embedding)
+        embedding.pop("init_scale")
+        objective = {
+            name: getattr(config.objective, name) for name in ("self_conditioning", "loss")
+        }
+        has_masks = config.objective.masking != "none"
+        return {"model": config.model, "network": config.network, "has_masks": has_masks} | {
+            **embedding,
+            **objective,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rows at a scale, with everything that they need, in a folder."""
+
+    scale: Scale
+    rows: Sequence[Row]
+    data: str
+    out: Path
+    seeds: int | None = None
+    """Training seeds of every row; None: those of the scale."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Settings of the machine, such as the device."""
+
+    @cached_property
+    def results(self) -> list[tuple[Row, int]]:
+        """Every row with every seed, the most important first."""
+        claims = {name: number for number, name in enumerate(claim_rows())}
+        ordered = sorted(self.rows, key=lambda row: claims.get(row.name, len(claims)))
+        return [
+            (row, seed)
+            for row in ordered
+            for seed in (range(self.seeds) if self.seeds else self.scale.seeds_of(row))
+            if row.system != "data" or seed == 0
+        ]
+
+    def path(self, row: Row, seed: int) -> Path:
+        """Returns the file of a result."""
+        return self.out / "rows" / f"{row.name.replace('/', '.')}.{seed}.json"
+
+    def result(self, row: Row, seed: int) -> dict[str, Any] | None:
+        """Returns a result that is there, or the error that was there instead."""
+        path = self.path(row, seed)
+        return read_json(path) if path.is_file() else None
+
+    def state(self, row: Row, seed: int) -> str:
+        """Returns `done`, `failed`, `trained` or `to do`."""
+        result = self.result(row, seed)
+        if result is not None:
+            return "failed" if "error" in result else "done"
+        return "trained" if self.is_trained(*self.training(row, seed)) else "to do"
+
+    def training(self, row: Row, seed: int) -> tuple[str, RunConfig]:
+        """Returns the training that a row needs, named by what differs from the base model."""
+        if row.system == "data":
+            return JUDGE, self._placed(self.scale.judge())
+        config = self.scale.config(row, seed)
+        base = flatten(self.scale.base(config.model))
+        changed = {n: v for n, v in flatten(config).items() if v != base[n]}
+        changed.pop("training.seed", None)
+        names = [f"{name.split('.')[-1]}={value}" for name, value in changed.items()]
+        prefix = "" if config.model == "diffusion" else "baseline,"
+        return f"{prefix}{','.join(names) or 'base'}.{seed}", self._placed(config)
+
+    def _placed(self, config: RunConfig) -> RunConfig:
+        return override(config, {"data.source": self.data} | self.changes)
+
+    def run(self, training: str) -> Path:
+        """Returns the folder of a training."""
+        return self.out / "runs" / training
+
+    def is_trained(self, training: str, config: RunConfig) -> bool:
+        """Returns whether a training has reached its last step."""
+        run = self.run(training)
+        if not (run / "config.json").is_file():
+            return False
+        return RunDirectory(run).existing_step() >= config.training.steps
+
+    def jobs(self) -> list[Job]:
+        """Returns what is to be done, the most important first: the judge, trainings, their samples."""
+        missing: dict[str, list[tuple[Row, int]]] = {}
+        trainings = {JUDGE: self._placed(self.scale.judge())}
+        for row, seed in self.results:
+            if self.state(row, seed) != "done":
+                name, trainings[name] = self.training(row, seed)
+                missing.setdefault(name, []).append((row, seed))
+        if not missing:
+            return []
+        jobs = [
+            Job(name, name, config)
+            for name, config in trainings.items()
+            if not self.is_trained(name, config)
+        ]
+        for name, rows in missing.items():
+            for start in range(0, len(rows), ROWS_IN_A_JOB):
+                part = tuple(rows[start : start + ROWS_IN_A_JOB])
+                jobs.append(Job(f"{name}+{start}", name, trainings[name], part))
+        order = {result: number for number, result in enumerate(self.results)}
+        first = {name: order[rows[0]] for name, rows in missing.items()} | {JUDGE: -1}
+        return sorted(jobs, key=lambda job: order[job.rows[0]] if job.rows else first[job.training])
+
+    def check_protocol(self) -> None:
+        """Notes the protocol of the folder; refuses a folder of another one."""
+        path, wanted = self.out / "protocol.json", self.scale.protocol(self.data)
+        if not path.is_file():
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_json(path, wanted)
+            return
+        present = read_json(path)
+        for name, value in _flat(wanted).items():
+            other = _flat(present).get(name)
+            if other != value:
+                raise ValueError(
+                    f"{self.out} holds results of another protocol: {name} is {other}, not {value}; "
+                    f"choose another --out"
+                )
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= (
+            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        )
+    return flat
