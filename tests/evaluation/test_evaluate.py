@@ -17,17 +17,17 @@ import cdcd
 from cdcd.data.prepare import PrepareConfig, prepare
 from cdcd.data.sequences import InMemory
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.evaluation import evaluate as module
-from cdcd.evaluation.evaluate import (
+from cdcd.evaluation import text_evaluation as module
+from cdcd.evaluation.sweep import sweep_settings
+from cdcd.evaluation.text_evaluation import (
     Evaluation,
     EvaluationConfig,
     Samples,
     denoising_quality,
     sample_texts,
-    sweep_settings,
     training_sequences,
 )
-from cdcd.evaluation.report import Measured, Report, Row, print_report, write_report
+from cdcd.evaluation.text_report import Measured, Report, Row, print_report, write_report
 from cdcd.evaluation.texts import Texts, held_out_texts
 from cdcd.languages import tales
 from cdcd.metrics.entropy import text_statistics

@@ -9,9 +9,9 @@ from tiny import silent, tiny_config, train_tiny
 from cdcd.config import RunConfig
 from cdcd.data.prepare import PrepareConfig, prepare
 from cdcd.evaluation import shared_documents as module
-from cdcd.evaluation.evaluate import Evaluation, EvaluationConfig
 from cdcd.evaluation.held_out import KnownDocuments, about_judge, documents_of
 from cdcd.evaluation.shared_documents import Fingerprints, count_shared, fingerprints
+from cdcd.evaluation.text_evaluation import Evaluation, EvaluationConfig
 from cdcd.languages import tales
 
 STORIES = tales.stories(300, seed=3)

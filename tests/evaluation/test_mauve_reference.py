@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from cdcd.data.sequences import InMemory
-from cdcd.evaluation.evaluate import EvaluationConfig, draw_held_out
+from cdcd.evaluation.text_evaluation import EvaluationConfig, draw_held_out
 from cdcd.evaluation.texts import Texts
 from cdcd.languages import MarkovChain, markov_chain
 from cdcd.metrics.mauve import mauve

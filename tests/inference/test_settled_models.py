@@ -13,7 +13,7 @@ from tiny import train_tiny
 
 import cdcd
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.evaluation.translate import TranslationConfig
+from cdcd.evaluation.translation_evaluation import TranslationConfig
 from cdcd.inference import diffusion_translator as module
 from cdcd.inference.diffusion_sampling import draw_for_samples
 from cdcd.inference.diffusion_translator import DiffusionTranslator, ends_at

@@ -41,8 +41,6 @@ def lines_with(pattern: re.Pattern[str], folder: Path) -> list[str]:
 
 # To be split; an entry goes as soon as its file is short.
 LONG = {
-    "src/cdcd/evaluation/evaluate.py",
-    "src/cdcd/evaluation/translate.py",
     "tests/cli/test_translate_command.py",
     "tests/data/test_pairs.py",
     "tests/data/test_prepare.py",

@@ -10,8 +10,8 @@ from cdcd.settings import add_options, chosen
 
 
 def evaluate_options(parser: argparse.ArgumentParser) -> None:
-    from cdcd.evaluation.evaluate import EvaluationConfig
-    from cdcd.evaluation.translate import TranslationConfig
+    from cdcd.evaluation.text_evaluation import EvaluationConfig
+    from cdcd.evaluation.translation_evaluation import TranslationConfig
 
     parser.add_argument(
         "runs", metavar="RUN", type=Path, nargs="+", help="runs; several of one kind are averaged"
@@ -76,9 +76,10 @@ def evaluate(options: Any) -> None:
 def evaluate_texts(options: Any) -> None:
     from rich.console import Console
 
-    from cdcd.evaluation.evaluate import Evaluation, EvaluationConfig, sweep_settings
-    from cdcd.evaluation.report import print_report, write_report
-    from cdcd.evaluation.translate import TranslationConfig
+    from cdcd.evaluation.sweep import sweep_settings
+    from cdcd.evaluation.text_evaluation import Evaluation, EvaluationConfig
+    from cdcd.evaluation.text_report import print_report, write_report
+    from cdcd.evaluation.translation_evaluation import TranslationConfig
 
     _refuse(options, EvaluationConfig, TranslationConfig, "language models", "source", "reference")
     if options.judge is None:
@@ -106,8 +107,9 @@ def evaluate_texts(options: Any) -> None:
 def evaluate_translations(options: Any) -> None:
     from rich.console import Console
 
-    from cdcd.evaluation.evaluate import EvaluationConfig, sweep_settings
-    from cdcd.evaluation.translate import TranslationConfig, load_evaluation
+    from cdcd.evaluation.sweep import sweep_settings
+    from cdcd.evaluation.text_evaluation import EvaluationConfig
+    from cdcd.evaluation.translation_evaluation import TranslationConfig, load_evaluation
     from cdcd.evaluation.translation_report import print_translation_report
 
     _refuse(options, TranslationConfig, EvaluationConfig, "translators", "judge")
@@ -136,7 +138,7 @@ def evaluate_translations(options: Any) -> None:
 
 
 def _refuse(options: Any, own: type, other: type, what: str, *more: str) -> None:
-    """An option that means nothing here is a mistake."""
+    """Refuses options of the other kind of model."""
     given = {name for name in more if getattr(options, name) is not None}
     given |= set(chosen(options, other)) - _names(own)
     if given:

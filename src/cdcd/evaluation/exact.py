@@ -1,4 +1,4 @@
-"""Exact likelihoods where the language is known: what a judge says beside what is true."""
+"""Exact likelihoods of texts in a known language, beside those of a judge."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class ExactScores:
     nll: float | None
     """Their exact nats a token."""
     judge_nll: float | None
-    """What the judge says of the same sequences."""
+    """The judge's nats a token of the same sequences."""
 
     @property
     def judge_error(self) -> float | None:
@@ -35,9 +35,9 @@ class ExactScores:
 def exact_scores(
     texts: Texts, data: DataConfig, tokenizer: Tokenizer, judge: Judge
 ) -> ExactScores | None:
-    """Exact scores of whole sequences of a built-in corpus; None where they are not known.
+    """Returns exact scores of whole sequences of a built-in corpus; None if they are not known.
 
-    They are known of whole documents, each in a sequence of its own, in words.
+    They are known for whole documents in words, each in a sequence of its own.
     """
     is_whole = data.layout == "documents" or data.source == "markov"
     if data.source not in BUILT_IN or not is_whole or not isinstance(tokenizer, WordTokenizer):
@@ -58,18 +58,18 @@ def exact_scores(
 
 
 def _tales(texts: Texts, data: DataConfig, tokenizer: Tokenizer) -> list[float | None]:
-    """A story ends where its grammar says; its end costs nothing."""
-    found = []
+    """Returns the log-probabilities of stories; a story ends where its grammar says, at no cost."""
+    log_probs = []
     for row, counted in zip(texts.tokens, texts.is_generated, strict=True):
         tokens = row[counted].tolist()
         # Decoding drops padding, which no story has.
         ended = bool(tokens) and tokens[-1] == EOS and PAD not in tokens
-        found.append(tales.check(tokenizer.decode(tokens)).log_prob if ended else None)
-    return found
+        log_probs.append(tales.check(tokenizer.decode(tokens)).log_prob if ended else None)
+    return log_probs
 
 
 def _markov(texts: Texts, data: DataConfig, tokenizer: Tokenizer) -> list[float | None]:
-    """A document of the chain fills the sequence but for its end, which costs nothing."""
+    """Returns the log-probabilities of documents that fill the sequence but for the end, which costs nothing."""
     chain = markov_chain(data.num_states)
     words = {word: state for state, word in enumerate(chain.words)}
     # A vocabulary that was learnt has an order of its own.

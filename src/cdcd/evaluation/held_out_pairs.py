@@ -25,31 +25,31 @@ from cdcd.seeding import generator_for
 from cdcd.training.corpora import built_in_pairs
 
 BUILT_IN_SEEDS = {"test": 10**9 + 1, "valid": 10**9 + 2}
-"""Of the pairs drawn from the built-in task, by split: no seed that a run trains with."""
+"""Seeds of the pairs drawn from the built-in task, by split: no seed that a run trains with."""
 BUILT_IN_SENTENCES = 500
 ROWS_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True)
 class HeldOutPairs:
-    """A test set, and what there is to say about it."""
+    """A test set, and remarks about it."""
 
     corpus: Corpus
     name: str
-    """Where it comes from."""
+    """The origin of the pairs."""
     direction: numerals.Direction | None = None
-    """Of the built-in task, whose translations can be judged exactly."""
+    """The direction of the built-in task, whose translations can be judged exactly."""
     remarks: tuple[str, ...] = ()
 
     @property
     def hash(self) -> str:
-        """Equal if and only if the test set is."""
+        """A hash that is equal if and only if the test set is."""
         corpus = self.corpus
         return hashed([*languages_of(corpus), list(corpus.sources), list(corpus.references)])
 
 
 def hashed(content: Any) -> str:
-    """A short hash of what JSON can hold."""
+    """Returns a short hash of a value that JSON can hold."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -65,7 +65,7 @@ def held_out_pairs(
     num_sentences: int | None = None,
     trained_on: Collection[str] = (),
 ) -> HeldOutPairs:
-    """Pairs of two files, else of the run's data set or task; the first few where a number is given.
+    """Returns pairs of two files, else of the run's data set or task; the first few if a number is given.
 
     `trained_on`: the splits that runs trained on, which are refused.
     """
@@ -90,8 +90,8 @@ def _from_files(
 ) -> HeldOutPairs:
     sides = [Documents(str(file), unit="line", errors="strict") for file in files]
     pairs = list(ParallelDocuments(*sides))
-    shown = f"{files[0].name}, {files[1].name}"
-    return HeldOutPairs(_corpus(run, pairs[:num_sentences]), shown + _part(num_sentences, pairs))
+    name = f"{files[0].name}, {files[1].name}{_part(num_sentences, pairs)}"
+    return HeldOutPairs(_corpus(run, pairs[:num_sentences]), name)
 
 
 def _part(num_sentences: int | None, pairs: Sequence[object] | range) -> str:
@@ -125,14 +125,14 @@ def _prepared(
     if split in trained_on:
         raise ValueError(f"the split {split} is what a run trained on; choose another --split")
     numbers = range(dataset.num_pairs(split))
-    found = [dataset.texts(split, number) for number in numbers[:num_sentences]]
-    pairs = [(target, source) for source, target in found] if run.data.reverse else found
+    pairs = [dataset.texts(split, number) for number in numbers[:num_sentences]]
+    pairs = [(target, source) for source, target in pairs] if run.data.reverse else pairs
     name = f"{dataset.path.name}, {split}{_part(num_sentences, numbers)}"
     return HeldOutPairs(_corpus(run, pairs), name, remarks=tuple(_lost(dataset, split)))
 
 
 def _lost(dataset: PreparedPairs, split: str) -> Iterator[str]:
-    """What the test set lost when it was prepared: scores of all of it would be others."""
+    """Yields remarks on what the test set lost when it was prepared: scores of all of it would be others."""
     if isinstance(dataset.tokenizer, WordTokenizer):
         yield f"references are what the tokenizer of {dataset.path.name} keeps: known words, evenly spaced"
     lost = {why: n for why, n in dataset.counts(split).items() if n and why != "kept"}
@@ -141,7 +141,7 @@ def _lost(dataset: PreparedPairs, split: str) -> Iterator[str]:
         yield f"pairs of the test set that were left out when it was prepared: {reasons}"
 
 
-# What runs have trained on
+# Pairs that runs have trained on
 
 
 @dataclass(frozen=True)
@@ -150,21 +150,21 @@ class Overlap:
 
     pairs: int
     sources: int
-    """With any target."""
+    """Sources, with any target."""
 
 
 def training_pairs(run: RunConfig, tokenizer: Tokenizer) -> PairDataset | None:
-    """What a run trained on, where it is there."""
+    """Returns the pairs that a run trained on; None if they are not there."""
     source = run.data.source
     if source != BUILT_IN_PAIRS and not holds_pairs(source):
         return None
-    found = training_sequences(run, tokenizer)
-    assert isinstance(found, PairDataset)
-    return found
+    pairs = training_sequences(run, tokenizer)
+    assert isinstance(pairs, PairDataset)
+    return pairs
 
 
 def overlap(corpus: Corpus, training: PairDataset, tokenizer: Tokenizer) -> Overlap:
-    """Count a test set's pairs that are in a training set, by hash."""
+    """Counts a test set's pairs that are in a training set, by hash."""
     lengths = (training.source_length, training.target_length)
     sides = (corpus.sources, corpus.references)
     rows = [
@@ -180,19 +180,19 @@ def overlap(corpus: Corpus, training: PairDataset, tokenizer: Tokenizer) -> Over
 
 
 def _padded(tokens: Sequence[int], length: int) -> list[int]:
-    """As in training; a sentence that does not fit equals none, as its end is missing."""
+    """Pads as in training; a sentence that does not fit equals none, as its end is missing."""
     return [*tokens, EOS, *[PAD] * length][:length]
 
 
 def _all_hashes(training: PairDataset) -> list[np.ndarray]:
     starts = range(0, len(training), ROWS_AT_ONCE)
     blocks = (np.arange(s, min(s + ROWS_AT_ONCE, len(training))) for s in starts)
-    found = [_hashes(training.rows(block), training.source_length) for block in blocks]
-    return [np.concatenate(side) for side in zip(*found, strict=True)]
+    parts = [_hashes(training.rows(block), training.source_length) for block in blocks]
+    return [np.concatenate(side) for side in zip(*parts, strict=True)]
 
 
 def _hashes(rows: Int[Tensor, "rows length"], source_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the sources, and of whole pairs: random weighted sums of their tokens, modulo 2^64."""
+    """Returns random weighted sums, modulo 2^64, of the tokens of the sources and of whole pairs."""
     generator = generator_for("hash", rows.shape[1])
     weights = torch.randint(-(2**62), 2**62, rows.shape[1:], generator=generator) * 2 + 1
     terms = rows.long() * weights

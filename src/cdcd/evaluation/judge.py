@@ -29,7 +29,7 @@ MARKS = {EOS: "\n", PAD: "\ufffd"}
 
 @dataclass(frozen=True)
 class Scores:
-    """What a judge says of each sample."""
+    """The scores of each sample under a judge."""
 
     nats: Float[Tensor, " samples"]
     """−ln p of the generated part given the rest before it."""
@@ -50,7 +50,7 @@ class Judge(Protocol):
 
 
 def score(judge: Judge, texts: Texts, tokenizer: Tokenizer) -> Scores:
-    """A judge's scores, with the counts that they are divided by."""
+    """Returns a judge's scores, with the counts that they are divided by."""
     num_bytes = [
         len(generated.encode("utf-8", "surrogateescape"))
         for _, generated in split_texts(texts, tokenizer, errors="surrogateescape")
@@ -61,9 +61,9 @@ def score(judge: Judge, texts: Texts, tokenizer: Tokenizer) -> Scores:
 def split_texts(
     texts: Texts, tokenizer: Tokenizer, *, errors: str = "replace"
 ) -> list[tuple[str, str]]:
-    """The text before the generated part, and the generated part.
+    """Returns the text before the generated part of each sample, and the generated part.
 
-    Documents end with a line. Padding that counts is shown: a model that pads has not said nothing.
+    Documents end with a line. Padding that counts has a mark of its own: it is not nothing.
     """
     pairs = []
     for row, generated, end in zip(
@@ -106,7 +106,7 @@ class TokenJudge:
 
     @torch.no_grad()
     def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
-        """Of whole sequences, up to the end of what counts: what follows a document is no text."""
+        """Returns the last states of sequences at the end of what counts: what follows a document is no text."""
         parts = []
         for tokens, ends in zip(
             texts.tokens.split(self.batch_size), texts.ends().split(self.batch_size), strict=True
@@ -131,18 +131,18 @@ class TextJudge:
 
     def nats(self, texts: Texts) -> Float[Tensor, " samples"]:
         pairs = [self._fitted(*pair) for pair in split_texts(texts, self.tokenizer)]
-        found = []
+        sums = []
         for start in range(0, len(pairs), self.batch_size):
             batch = pairs[start : start + self.batch_size]
             nll = self.reader.nll(_padded([[*before, *after] for before, after in batch]))
-            found += [
+            sums += [
                 row[len(before) : len(before) + len(after)].sum()
                 for row, (before, after) in zip(nll.cpu(), batch, strict=True)
             ]
-        return torch.stack(found).double()
+        return torch.stack(sums).double()
 
     def _fitted(self, before: str, generated: str) -> tuple[list[int], list[int]]:
-        """Both parts as the judge's tokens, with the nearest context that fits."""
+        """Encodes both parts as the judge's tokens, with the nearest context that fits."""
         given, counted = self.reader.encode(before), self.reader.encode(generated)
         if len(counted) > self.reader.length:
             raise ValueError(
@@ -152,7 +152,7 @@ class TextJudge:
         return given[max(len(given) + len(counted) - self.reader.length, 0) :], counted
 
     def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
-        """Of whole sequences; what is too long for the judge is cut at its end."""
+        """Returns the last states of whole sequences; one that is too long for the judge is cut at its end."""
         rows = [
             self.reader.encode(before + generated)[: self.reader.length]
             for before, generated in split_texts(texts, self.tokenizer)
@@ -164,7 +164,7 @@ class TextJudge:
 
 
 def _padded(rows: Sequence[list[int]]) -> Int[Tensor, "batch seq"]:
-    """Rows of one length. What follows a row's end cannot change what a causal model says of it."""
+    """Pads rows to one length, which changes no score of a causal model."""
     longest = max(1, *(len(row) for row in rows))
     return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
 
@@ -177,13 +177,13 @@ class Reader(Protocol):
     def length(self) -> int: ...
     def encode(self, text: str) -> list[int]: ...
     def nll(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq"]:
-        """−ln p of each token given those before it."""
+        """Returns −ln p of each token given those before it."""
         ...
 
     def features(
         self, tokens: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch width"]:
-        """The last hidden state after the first `lengths` tokens of each row."""
+        """Returns the last hidden state after the first `lengths` tokens of each row."""
         ...
 
 
@@ -233,7 +233,7 @@ class HuggingFaceReader:
         self.device = device
         ends = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id, 0)
         self.start = next(token for token in ends if token is not None)
-        # One place is taken by the start.
+        # The start takes one position.
         self.length = int(getattr(self.model.config, "max_position_embeddings", 1024)) - 1
 
     def encode(self, text: str) -> list[int]:
@@ -251,14 +251,14 @@ class HuggingFaceReader:
     def features(
         self, tokens: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch width"]:
-        found = self.model(self._inputs(tokens), output_hidden_states=True).hidden_states[-1]
-        return found[torch.arange(len(tokens)), lengths].float()
+        states = self.model(self._inputs(tokens), output_hidden_states=True).hidden_states[-1]
+        return states[torch.arange(len(tokens)), lengths].float()
 
 
 def load_judge(
     name: str, tokenizer: Tokenizer, length: int, *, device: str = "auto", dtype: str = "auto"
 ) -> Judge:
-    """A judge by name: a run directory of an autoregressive model, or hf:NAME."""
+    """Loads a judge by name: a run directory of an autoregressive model, or hf:NAME."""
     if name.startswith(HUGGING_FACE):
         reader = HuggingFaceReader(name.removeprefix(HUGGING_FACE), choose_device(device))
         return TextJudge(name, reader, tokenizer)

@@ -22,7 +22,7 @@ BLUE, ORANGE, GREY = "#2b6cb0", "#dd6b20", "#a0aec0"
 
 
 def new_figure(rows: int, columns: int, size: tuple[float, float]) -> "tuple[Figure, list[Axes]]":
-    """A figure with its axes; says what to install where there is no matplotlib."""
+    """Returns a figure with its axes; without matplotlib, says what to install."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -37,7 +37,7 @@ def new_figure(rows: int, columns: int, size: tuple[float, float]) -> "tuple[Fig
 def plot_time_warping(
     warp: TimeWarp, t: Sequence[float], losses: Sequence[float], path: Path
 ) -> None:
-    """Loss and fitted F̃ over t, the implied weighting of noise levels, and loss over u (Figure 2)."""
+    """Draws loss and fitted F̃ over t, the implied weighting of noise levels, and loss over u (Figure 2)."""
     figure, (top, middle, bottom) = new_figure(3, 1, (7, 9))
     schedule, bins = warp.schedule(), warp.config.bins
     grid = from_unit(torch.linspace(0, 1, 1000), warp.process, bins)
@@ -87,7 +87,7 @@ def _group_means(
 
 
 def _weighting(schedule: NoiseSchedule, t: Tensor) -> Float[Tensor, " grid"]:
-    """dF/dt by the chain rule through the reference coordinate."""
+    """Computes dF/dt by the chain rule through the reference coordinate."""
     ends = schedule.process
     if schedule.bins == "linear":
         return schedule.density(t) / (ends.t_max - ends.t_min)
@@ -159,7 +159,7 @@ def plot_denoising(
     piece: Callable[[int], str],
     path: Path,
 ) -> None:
-    """One sample over the steps: per position the most likely token, coloured by its certainty."""
+    """Draws one sample over the steps: at each position the most likely token, coloured by its certainty."""
     rows = [[*tokens.tolist()[: len(final)]] for tokens in trace.tokens] + [list(final)]
     certainty = torch.ones(len(rows), len(final))
     for row, values in enumerate(trace.certainty):

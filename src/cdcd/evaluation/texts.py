@@ -4,9 +4,9 @@ The paper's protocols (§6.2, §6.5): for AR-NLL and entropy a prefix of half th
 MAUVE (Table 3) a prefix of random length from nothing to half.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from cdcd.data.sequences import InMemory, Sequences
 from cdcd.data.tokenizers import Tokenizer
 from cdcd.data.vocabulary import EOS, PAD
+from cdcd.inference.text_model import TextModel
 from cdcd.seeding import generator_for
 
 Protocol = Literal["half", "random"]
@@ -33,7 +34,7 @@ class Texts:
         return len(self.tokens)
 
     def with_tokens(self, tokens: Int[Tensor, "samples seq"]) -> "Texts":
-        """Other tokens at the same positions."""
+        """Returns other tokens at the same positions."""
         return replace(self, tokens=tokens)
 
     def first(self, count: int) -> "Texts":
@@ -43,22 +44,22 @@ class Texts:
         return Texts(self.tokens[chosen], self.is_generated[chosen])
 
     def ends(self) -> Int[Tensor, " samples"]:
-        """How many tokens of each sample are read: up to the last that counts.
+        """Counts the tokens of each sample up to the last that counts.
 
-        Where none counts, up to the given end of the document.
+        If none counts, those up to the given end of the document.
         """
         length = self.tokens.shape[1]
-        places = torch.arange(1, length + 1)
+        positions = torch.arange(1, length + 1)
         is_end = self.tokens == EOS
         given = torch.where(is_end.any(1), is_end.long().argmax(1) + 1, length)
-        return torch.where(self.is_generated.any(1), (self.is_generated * places).amax(1), given)
+        return torch.where(self.is_generated.any(1), (self.is_generated * positions).amax(1), given)
 
     def counted(self, layout: str) -> "Texts":
-        """Counts what a layout holds: all of a stream, each document to its end."""
+        """Lets all of a stream count, and of the layout `documents` each document to its end."""
         return self.until_end() if layout == "documents" else self
 
     def until_end(self) -> "Texts":
-        """Count nothing after the end of the document: the layout of one document a sequence."""
+        """Lets nothing count after the end of the document: the layout of one document a sequence."""
         is_end = (self.tokens == EOS) & self.is_generated
         ended_before = is_end.cumsum(1) - is_end.long() > 0
         given = (self.tokens == EOS) & ~self.is_generated
@@ -69,9 +70,9 @@ class Texts:
 def held_out_texts(
     sequences: Sequences, num_samples: int, protocol: Protocol, *, seed: int = 0, skip: int = 0
 ) -> Texts:
-    """Random held-out sequences, each once, with the part that is to be generated.
+    """Draws held-out sequences, each once, with the part that is to be generated.
 
-    `skip` of them first: what is drawn with another `skip` is other text.
+    `skip` leaves out as many first, so that another draw is other text.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples is {num_samples}, it must be at least 1")
@@ -94,8 +95,25 @@ def _generated(tokens: Tensor, protocol: Protocol, seed: int) -> Bool[Tensor, "s
     return (torch.arange(length) >= given).expand(samples, length)
 
 
+def sample_texts(
+    model: TextModel, prompts: Texts, changes: Mapping[str, Any], seed: int, batch_size: int
+) -> Texts:
+    """Generates what is to be generated; sample i depends on (seed, i) alone."""
+    settings, parts = model.settings(changes), []
+    for start in range(0, len(prompts), batch_size):
+        rows = torch.arange(start, min(start + batch_size, len(prompts)))
+        tokens = model.fill(
+            prompts.tokens[rows].to(model.device),
+            prompts.is_generated[rows].to(model.device),
+            [(seed, int(row)) for row in rows],
+            settings,
+        )
+        parts.append(tokens.cpu())
+    return prompts.with_tokens(torch.cat(parts))
+
+
 def full_documents(documents: Sequence[str], tokenizer: Tokenizer, length: int) -> Sequences:
-    """The first `length` tokens of the documents that have so many."""
+    """Returns the first `length` tokens of the documents that have so many."""
     encoded = (tokenizer.encode(text) for text in documents)
     rows = [tokens[:length] for tokens in encoded if len(tokens) >= length]
     if not rows:
@@ -106,30 +124,31 @@ def full_documents(documents: Sequence[str], tokenizer: Tokenizer, length: int) 
 
 
 def flat_arrays(sequences: Sequences) -> Iterator[np.ndarray]:
-    """All tokens of a text in long arrays, each beginning with the last sequence of the one before."""
+    """Yields all tokens of a text in long arrays, each beginning with the last sequence of the one before."""
     for start in range(0, len(sequences), ROWS_AT_ONCE):
         rows = torch.arange(max(start - 1, 0), min(start + ROWS_AT_ONCE, len(sequences)))
         yield sequences.rows(rows).flatten().numpy()
 
 
-# Negative controls: what looks like text to one measure and must be told from it by another.
+# Negative controls: they look like text to one measure, and another must distinguish them from it.
 
 
 def shuffled(texts: Texts, *, seed: int = 0) -> Texts:
-    """The real words of each sample in random order: unigram statistics without any syntax."""
+    """Puts the real words of each sample in random order: unigram statistics without any syntax."""
     generator = generator_for(seed, "shuffled")
     noise = torch.rand(texts.tokens.shape, generator=generator)
-    places = torch.arange(texts.tokens.shape[1]).expand_as(texts.tokens)
-    # Given positions keep their place; generated ones are sorted by noise among themselves.
-    order = torch.where(texts.is_generated, noise + 1, places / places.shape[1] - 1).argsort(1)
-    slots = torch.where(texts.is_generated, places + places.shape[1], places).argsort(1)
+    length = texts.tokens.shape[1]
+    positions = torch.arange(length).expand_as(texts.tokens)
+    # Given tokens keep their positions; generated ones are sorted by noise among themselves.
+    order = torch.where(texts.is_generated, noise + 1, positions / length - 1).argsort(1)
+    slots = torch.where(texts.is_generated, positions + length, positions).argsort(1)
     mixed = torch.empty_like(texts.tokens)
     mixed.scatter_(1, slots, texts.tokens.gather(1, order))
     return texts.with_tokens(mixed)
 
 
 def unigram(texts: Texts, *, seed: int = 0) -> Texts:
-    """Tokens drawn independently from the real text's own frequencies."""
+    """Draws tokens independently from the real text's own frequencies."""
     pool = texts.tokens[texts.is_generated]
     generator = generator_for(seed, "unigram")
     drawn = pool[torch.randint(len(pool), texts.tokens.shape, generator=generator)]
@@ -137,7 +156,7 @@ def unigram(texts: Texts, *, seed: int = 0) -> Texts:
 
 
 def spliced(texts: Texts, training: Sequences, *, seed: int = 0) -> Texts:
-    """Continuations copied from the training set, two pieces each: fluent, and stolen.
+    """Copies continuations from the training set, two pieces each: fluent, and stolen.
 
     Where a piece has ended and is padding, nothing counts; a sample of which nothing counts is left
     out.

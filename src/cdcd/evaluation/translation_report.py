@@ -1,32 +1,41 @@
-"""A report on translations: one row for each system and setting, as a table, JSON and pictures."""
+"""A report on translations: one row for each system and setting, as tables, JSON, pictures and texts."""
 
-import json
 import random
+import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from cdcd.evaluation.report import environment
+from cdcd.evaluation.sweep import (
+    Cell,
+    Setting,
+    as_json,
+    label_of,
+    print_dimmed,
+    table,
+    write_files,
+)
 from cdcd.metrics.bleu import ByCount, Corpus, Scores
 from cdcd.metrics.intervals import Interval
+from cdcd.settings import from_dict
 
-NEARLY = 0.5
-"""BLEU below the best that a cheaper setting may have to be as good."""
+NUM_EXAMPLES = 20
 
 
 @dataclass(frozen=True)
 class Exact:
-    """What the judge of the built-in task says of translations."""
+    """The verdicts of the built-in task's exact judge."""
 
     num_sentences: int
     num_right: int
     reasons: dict[str, int]
-    """Why others are wrong, the most frequent first."""
+    """Numbers of wrong translations by reason, the most frequent first."""
 
     @property
     def share(self) -> float:
@@ -42,37 +51,53 @@ class TranslationRow:
     """A system under one setting."""
 
     system: str
-    settings: dict[str, Any]
+    settings: Setting
     scores: Scores
-    """Of one translation of each sentence."""
+    """The scores of one translation of each sentence."""
     sentences_per_second: float | None = None
-    """Translations made each second, one of each sentence or several."""
+    """Translations finished in a second, one of each sentence or several."""
     by_count: list[ByCount] = field(default_factory=list)
     """Minimum Bayes-risk decoding of more and more samples."""
     run: str | None = None
     is_warmed_up: bool = False
-    """Whether the time leaves out a first batch."""
+    """True if the time leaves out a first batch."""
     num_too_long: int = 0
     """Lines that have more tokens than the model reads."""
     num_unread: int = 0
-    """Of these, how many have a sentence that is too long by itself."""
+    """Those of them with a sentence that is too long by itself."""
     exact: Exact | None = None
     exact_by_count: Exact | None = None
-    """Of minimum Bayes-risk decoding of the most samples."""
+    """The verdicts on minimum Bayes-risk decoding of the most samples."""
 
     @property
     def label(self) -> str:
-        return _label(self.system, self.settings)
+        return label_of(self.system, self.settings)
 
     @property
     def decoded_label(self) -> str:
-        """Of minimum Bayes-risk decoding of the most samples."""
+        """The label of minimum Bayes-risk decoding of the most samples."""
         return f"{self.label}, {self.by_count[-1].num_samples} samples"
 
 
-def _label(system: str, settings: dict[str, Any]) -> str:
-    shown = ", ".join(f"{name} {value}" for name, value in settings.items())
-    return f"{system} ({shown})" if shown else system
+@dataclass(frozen=True)
+class FinishedRow:
+    """A row and its translations."""
+
+    row: TranslationRow
+    first: list[str]
+    """One translation of each sentence."""
+    decoded: list[str] | None = None
+    """The choice by minimum Bayes risk from the most samples."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "FinishedRow":
+        """Returns the row that `dataclasses.asdict` turned into a dictionary."""
+        row = dict(values["row"])
+        row["scores"] = from_dict(Scores, row["scores"])
+        row["by_count"] = [from_dict(ByCount, each) for each in row["by_count"]]
+        for name in ("exact", "exact_by_count"):
+            row[name] = row[name] and Exact(**row[name])
+        return cls(TranslationRow(**row), values["first"], values["decoded"])
 
 
 @dataclass(frozen=True)
@@ -93,7 +118,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Of two or more."""
+        """Computes both of two or more values."""
         return cls(statistics.fmean(values), statistics.stdev(values))
 
     def __str__(self) -> str:
@@ -102,21 +127,21 @@ class Spread:
 
 @dataclass(frozen=True)
 class OverRuns:
-    """Runs of one kind under one setting: what depends on the seed of training."""
+    """Runs of one model under one setting, which differ in their training seeds."""
 
     system: str
-    settings: dict[str, Any]
+    settings: Setting
     runs: list[str]
     bleu: Spread
     chrf: Spread
     right: Spread | None
-    """Share that the exact judge finds right, in percent."""
+    """Share that the exact judge calls right, in percent."""
     bleu_by_count: dict[int, Spread]
-    """Of minimum Bayes-risk decoding, by the number of samples."""
+    """BLEU of minimum Bayes-risk decoding, by the number of samples."""
 
     @classmethod
     def of(cls, system: str, rows: Sequence[TranslationRow]) -> "OverRuns":
-        """Of rows with equal settings."""
+        """Summarises rows with equal settings."""
         shares = [100 * row.exact.share for row in rows if row.exact is not None]
         curves = zip(*(row.by_count for row in rows), strict=True)
         return cls(
@@ -134,55 +159,39 @@ class OverRuns:
 
     @property
     def label(self) -> str:
-        return f"{_label(self.system, self.settings)}: mean of {len(self.runs)} runs"
+        return f"{label_of(self.system, self.settings)}: mean of {len(self.runs)} runs"
 
 
 @dataclass(frozen=True)
 class TranslationReport:
-    """Everything that is known of the translations of one test set."""
+    """The translations of one test set."""
 
     languages: tuple[str, str]
     """Source and target."""
     num_sentences: int
     signatures: dict[str, str]
-    """sacreBLEU's, by score."""
+    """The signatures of sacreBLEU, by score."""
     rows: list[TranslationRow]
     differences: list[Difference] = field(default_factory=list)
     over_runs: list[OverRuns] = field(default_factory=list)
     protocol: dict[str, Any] = field(default_factory=dict)
-    """What was translated, by what, and how."""
     remarks: list[str] = field(default_factory=list)
-    """What a reader must know of the test set."""
+    """Facts of the test set that a reader must know."""
 
     def lines(self, swept: str) -> dict[str, list[TranslationRow]]:
-        """Rows that have the setting, in its order, by system and their other settings."""
+        """Groups the rows that have a setting, in its order, by system and their other settings."""
         lines: dict[str, list[TranslationRow]] = {}
         for row in self.rows:
             if swept in row.settings:
                 rest = {name: value for name, value in row.settings.items() if name != swept}
-                lines.setdefault(_label(row.system, rest), []).append(row)
-        return {
-            label: sorted(rows, key=lambda row: row.settings[swept])
-            for label, rows in lines.items()
-        }
-
-    def cheapest(self) -> list[tuple[TranslationRow, TranslationRow]]:
-        """Of each sweep of the steps: the fewest that are nearly as good as the best, and the best."""
-        found = []
-        for rows in self.lines("num_steps").values():
-            if len(rows) > 1:
-                best = max(rows, key=lambda row: row.scores.bleu.value)
-                least = best.scores.bleu.value - NEARLY
-                found.append((next(row for row in rows if row.scores.bleu.value >= least), best))
-        return found
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self) | {"environment": environment()}
+                lines.setdefault(label_of(row.system, rest), []).append(row)
+        for rows in lines.values():
+            rows.sort(key=lambda row: row.settings[swept])
+        return lines
 
 
 def controls(corpus: Corpus, *, seed: int = 0) -> dict[str, list[str]]:
-    """Texts of known defects, to be scored beside a system, and the references as the best to be had."""
+    """Returns texts with known defects, to be scored beside a system, and the references."""
     generator = random.Random(seed)
     split = [reference.split() for reference in corpus.references]
     return {
@@ -196,86 +205,102 @@ def controls(corpus: Corpus, *, seed: int = 0) -> dict[str, list[str]]:
     }
 
 
-def write_translation_report(report: TranslationReport, folder: Path) -> list[Path]:
-    """translation.json, and pictures where there is a curve to draw and matplotlib is installed."""
-    from cdcd.evaluation.translation_plots import plot_bleu_by_count, plot_bleu_by_steps
+# Files
 
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "translation.json"]
-    numbers = json.dumps(report.as_dict(), indent=1, ensure_ascii=False)
-    paths[0].write_text(numbers + "\n", encoding="utf-8")
-    try:
-        if any(row.by_count for row in report.rows):
-            plot_bleu_by_count(report, folder / "bleu_by_samples.png")
-            paths.append(folder / "bleu_by_samples.png")
-        if report.lines("num_steps"):
-            plot_bleu_by_steps(report, folder / "bleu_by_steps.png")
-            paths.append(folder / "bleu_by_steps.png")
-    except ValueError as error:
-        # The numbers are there; only the pictures need more.
-        Console(stderr=True).print(f"no pictures: {error}", markup=False)
-    return paths
+
+def write_translation_report(
+    report: TranslationReport,
+    rows: Sequence[FinishedRow],
+    corpus: Corpus,
+    compared: Sequence[str],
+    folder: Path,
+) -> list[Path]:
+    """Writes translation.json, pictures, all translations, and examples under the compared labels."""
+    from cdcd.evaluation.report_plots import plot_bleu_by_count, plot_bleu_by_steps
+
+    pictures = {}
+    if any(row.by_count for row in report.rows):
+        pictures["bleu_by_samples.png"] = partial(plot_bleu_by_count, report)
+    if report.lines("num_steps"):
+        pictures["bleu_by_steps.png"] = partial(plot_bleu_by_steps, report)
+    numbers = {"translation.json": as_json(asdict(report))}
+    paths = write_files(folder, numbers, pictures)
+    texts: dict[str, Sequence[str]] = {"source": corpus.sources, "reference": corpus.references}
+    for each in rows:
+        texts[each.row.label] = each.first
+        if each.decoded is not None:
+            texts[each.row.decoded_label] = each.decoded
+    examples = "\n".join(_example_lines({name: texts[name] for name in compared})) + "\n"
+    hypotheses = {
+        f"{name}.txt": "".join(f"{_one_line(line)}\n" for line in lines)
+        for name, lines in zip(_file_names(texts), texts.values(), strict=True)
+    }
+    write_files(folder / "hypotheses", hypotheses, {})
+    return [*paths, *write_files(folder, {"examples.md": examples}, {}), folder / "hypotheses"]
+
+
+def _file_names(labels: Iterable[str]) -> Iterator[str]:
+    """Yields labels as names of files, all of them different."""
+    taken: Counter[str] = Counter()
+    for label in labels:
+        name = re.sub(r"[^\w.=-]+", "-", label).strip("-.")
+        taken[name] += 1
+        yield name if taken[name] == 1 else f"{name}-{taken[name]}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split("\n"))
+
+
+def _example_lines(texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yields some sentences under all labels, drawn by a seed and not chosen."""
+    count = len(texts["source"])
+    drawn = sorted(random.Random(0).sample(range(count), min(NUM_EXAMPLES, count)))
+    yield f"# {len(drawn)} of {count} sentences, drawn by seed 0"
+    for number in drawn:
+        yield f"\n## Sentence {number + 1}\n"
+        for label, lines in texts.items():
+            yield f"- {label}: {_one_line(lines[number]) or '(nothing)'}"
+
+
+# Tables
 
 
 def print_translation_report(report: TranslationReport, console: Console) -> None:
-    """The tables, the differences of systems, and what was computed."""
-    console.print(_row_table(report))
-    decoded = [(row.label, each) for row in report.rows for each in row.by_count]
-    if decoded:
-        console.print(_table(COUNT_COLUMNS, decoded))
-    for line in _remarks(report):
-        console.print(line, style="dim", markup=False)
-
-
-def _row_table(report: TranslationReport) -> Table:
-    columns = COLUMNS
-    if any(row.exact for row in report.rows):
-        columns = COLUMNS | {"right": lambda row: _share(row.exact and row.exact.share)}
-    table = _table(columns, report.rows)
+    """Prints the tables, the differences of systems, and remarks on the numbers."""
+    rows = table(COLUMNS, report.rows)
     for each in report.over_runs:
         cells = {"system": each.label, "BLEU": str(each.bleu), "chrF": str(each.chrf)}
-        cells["right"] = "–" if each.right is None else f"{each.right} %"
-        table.add_row(*(cells.get(name, "") for name in columns))
-    return table
+        cells["right"] = "" if each.right is None else f"{each.right} %"
+        rows.add_row(*(cells.get(str(column.header), "") for column in rows.columns))
+    console.print(rows)
+    decoded = [(row.label, each) for row in report.rows for each in row.by_count]
+    if decoded:
+        console.print(table(COUNT_COLUMNS, decoded))
+    print_dimmed(_remarks(report), console)
 
 
-def _table(columns: dict[str, Any], rows: Sequence[Any]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left", no_wrap=number > 0)
-    for row in rows:
-        table.add_row(*(cell(row) for cell in columns.values()))
-    return table
+def _interval(interval: Interval, shape: str = ".2f") -> str:
+    return f"{interval.value:{shape}} [{interval.low:{shape}}, {interval.high:{shape}}]"
 
 
-def _interval(found: Interval, shape: str = ".2f") -> str:
-    return f"{found.value:{shape}} [{found.low:{shape}}, {found.high:{shape}}]"
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
-
-
-def _speed(row: TranslationRow) -> str:
-    return "–" if row.sentences_per_second is None else f"{row.sentences_per_second:.1f}"
-
-
-COLUMNS: dict[str, Any] = {
+COLUMNS: dict[str, Cell] = {
     "system": lambda row: row.label,
     "BLEU": lambda row: _interval(row.scores.bleu),
     "chrF": lambda row: f"{row.scores.chrf.value:.1f}",
     "length": lambda row: f"{row.scores.length_ratio:.3f}",
-    "repeated": lambda row: _share(row.scores.repetition),
-    "missing": lambda row: _share(row.scores.missing_words),
-    "sentences/s": _speed,
+    "repeated": lambda row: f"{row.scores.repetition:.1%}",
+    "missing": lambda row: f"{row.scores.missing_words:.1%}",
+    "sentences/s": lambda row: row.sentences_per_second and f"{row.sentences_per_second:.1f}",
+    "right": lambda row: row.exact and f"{row.exact.share:.1%}",
 }
-COUNT_COLUMNS: dict[str, Any] = {
+COUNT_COLUMNS: dict[str, Cell] = {
     "minimum Bayes risk": lambda pair: pair[0],
     "samples": lambda pair: str(pair[1].num_samples),
     "BLEU": lambda pair: _interval(pair[1].bleu),
     "gain": lambda pair: _interval(pair[1].gain, "+.2f"),
     "oracle": lambda pair: f"{pair[1].oracle_bleu:.2f}",
-    "distinct": lambda pair: _share(pair[1].distinct_share),
+    "distinct": lambda pair: f"{pair[1].distinct_share:.1%}",
 }
 
 
@@ -295,10 +320,5 @@ def _remarks(report: TranslationReport) -> Iterator[str]:
         for count, bleu in each.bleu_by_count.items():
             if count > 1:
                 yield f"{each.label}, {count} samples: {bleu} BLEU"
-    for row, best in report.cheapest():
-        yield (
-            f"{row.label} is the cheapest within {NEARLY} BLEU of the best, {best.label}: "
-            f"{row.scores.bleu.value:.2f} and {best.scores.bleu.value:.2f}"
-        )
     for each in report.differences:
         yield f"{each.second} less {each.first}: {_interval(each.bleu, '+.2f')} BLEU"

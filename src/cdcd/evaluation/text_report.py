@@ -1,20 +1,25 @@
-"""An evaluation's report: one row for each system and setting, as a table, JSON and pictures."""
+"""A report on generated texts: one row for each system and setting, as a table, JSON and pictures."""
 
-import json
 import math
-import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from rich.table import Table
 
-from cdcd._version import __version__
 from cdcd.evaluation.exact import ExactScores
 from cdcd.evaluation.held_out import judge_remark
+from cdcd.evaluation.sweep import (
+    Cell,
+    Setting,
+    as_json,
+    label_of,
+    print_dimmed,
+    table,
+    write_files,
+)
 from cdcd.metrics.entropy import TextStatistics
 from cdcd.metrics.intervals import Interval, interpolate_at, mean_and_error
 from cdcd.metrics.matches import MatchSummary
@@ -25,7 +30,7 @@ class Measured:
     """One set of samples, measured."""
 
     source: str
-    """The run and the seed, or what else the samples are."""
+    """The run and the seed, or another origin of the samples."""
     nll: Interval
     """AR-NLL: nats per generated token under the judge, with a bootstrap interval."""
     nats_per_byte: float
@@ -46,7 +51,7 @@ class Row:
     """A system under one setting, measured on one or more sets of samples of one or more runs."""
 
     system: str
-    settings: dict[str, Any]
+    settings: Setting
     measured: list[Measured]
 
     def mean(self, name: str) -> tuple[float, float]:
@@ -67,8 +72,11 @@ class Row:
 
     @property
     def label(self) -> str:
-        shown = ", ".join(f"{name} {value}" for name, value in self.settings.items())
-        return f"{self.system} ({shown})" if shown else self.system
+        return label_of(self.system, self.settings)
+
+    @property
+    def first(self) -> Measured:
+        return self.measured[0]
 
 
 def _value(measure: Interval | float) -> float:
@@ -86,12 +94,12 @@ class Frontier:
     system: str
     points: list[tuple[float, float]]
     nll_at_data_entropy: float | None
-    """Interpolated; None where the settings do not reach from below to above it."""
+    """Interpolated; None if the settings do not reach from below to above it."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that an evaluation found."""
+    """The rows of an evaluation, its judge and its protocol."""
 
     rows: list[Row]
     judge: dict[str, Any]
@@ -103,7 +111,7 @@ class Report:
         return next(row for row in self.rows if row.system == system)
 
     def lines(self) -> dict[str, list[Row]]:
-        """Rows by system, and within a system by all settings but the first: that is swept along."""
+        """Groups rows by system and by all settings but the first, which is swept along a line."""
         lines: dict[str, list[Row]] = {}
         for row in self.rows:
             if row.system != "data":
@@ -113,20 +121,19 @@ class Report:
         return lines
 
     def frontiers(self) -> list[Frontier]:
-        """Of every line with more than one setting."""
+        """Returns the frontier of every line with more than one setting."""
         target = self.row("data").mean("entropy")[0]
-        found = []
+        frontiers = []
         for system, rows in self.lines().items():
             points = [(row.mean("entropy")[0], row.mean("nll")[0]) for row in rows]
             if len(points) > 1:
-                found.append(Frontier(system, points, interpolate_at(points, target)))
-        return found
+                frontiers.append(Frontier(system, points, interpolate_at(points, target)))
+        return frontiers
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "judge": self.judge,
             "protocol": self.protocol,
-            "environment": environment(),
             "rows": [asdict(row) | {"mean": _means(row)} for row in self.rows],
             "frontiers": [asdict(frontier) for frontier in self.frontiers()],
             "denoising": self.denoising,
@@ -136,40 +143,20 @@ class Report:
 
 def _means(row: Row) -> dict[str, Any]:
     names = ("nll", "nats_per_byte", "entropy", "mauve")
-    present = [name for name in names if getattr(row.measured[0], name) is not None]
+    present = [name for name in names if getattr(row.first, name) is not None]
     return {name: dict(zip(("value", "error"), row.mean(name), strict=True)) for name in present}
 
 
-def environment() -> dict[str, str]:
-    """What the numbers depend on besides the configuration."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
-    return {
-        "cdcd": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": device or platform.machine(),
-    }
-
-
 def write_report(report: Report, folder: Path) -> list[Path]:
-    """report.json, examples.txt, and pictures where matplotlib is installed."""
+    """Writes report.json, examples.txt, and pictures where matplotlib is installed."""
     from cdcd.evaluation.report_plots import plot_denoising_quality, plot_frontiers
 
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "report.json", folder / "examples.txt"]
-    numbers = json.dumps(report.as_dict(), indent=1, ensure_ascii=False)
-    paths[0].write_text(numbers + "\n", encoding="utf-8")
-    paths[1].write_text("\n".join(_example_lines(report)) + "\n", encoding="utf-8")
-    try:
-        plot_frontiers(report, folder / "frontier.png")
-        paths.append(folder / "frontier.png")
-        if report.denoising:
-            plot_denoising_quality(report.denoising, folder / "denoising_quality.png")
-            paths.append(folder / "denoising_quality.png")
-    except ValueError as error:
-        # The numbers are there; only the pictures need more.
-        Console(stderr=True).print(f"no pictures: {error}", markup=False)
-    return paths
+    examples = "\n".join(_example_lines(report)) + "\n"
+    pictures = {"frontier.png": partial(plot_frontiers, report)}
+    if report.denoising:
+        pictures["denoising_quality.png"] = partial(plot_denoising_quality, report.denoising)
+    texts = {"report.json": as_json(report.as_dict()), "examples.txt": examples}
+    return write_files(folder, texts, pictures)
 
 
 def _example_lines(report: Report) -> Iterator[str]:
@@ -180,71 +167,56 @@ def _example_lines(report: Report) -> Iterator[str]:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """The table, and what the numbers mean."""
-    table = Table(box=None, pad_edge=False)
-    columns = _columns(report.rows)
-    for name in columns:
-        first = name == "system"
-        table.add_column(name, justify="left" if first else "right", no_wrap=not first)
-    for row in report.rows:
-        table.add_row(*(cell(row) for cell in columns.values()))
-    console.print(table)
-    for line in _remarks(report):
-        console.print(line, style="dim", markup=False)
+    """Prints the table and remarks on its numbers."""
+    console.print(table(COLUMNS, report.rows))
+    print_dimmed(_remarks(report), console)
 
 
-def _columns(rows: Sequence[Row]) -> dict[str, Any]:
-    first = {"system": lambda row: row.label, "AR-NLL": lambda row: _pair(row.mean("nll"))}
-    rest: dict[str, Any] = {"nats/byte": lambda row: f"{row.mean('nats_per_byte')[0]:.3f}"}
-    rest["entropy"] = lambda row: _pair(row.mean("entropy"))
-    if any(row.measured[0].mauve is not None for row in rows):
-        rest["MAUVE"] = lambda row: _optional(row, "mauve")
-    rest["sample H"] = lambda row: f"{row.measured[0].statistics.sample_entropy:.2f}"
-    rest["distinct-2"] = lambda row: f"{row.measured[0].statistics.distinct[1]:.3f}"
-    rest["repeated"] = lambda row: f"{row.measured[0].statistics.repetition:.1%}"
-    rest["duplicates"] = lambda row: f"{row.measured[0].statistics.duplicate_share:.1%}"
-    if any(row.measured[0].matches is not None for row in rows):
-        rest["longest match"] = _matches
-    if any(row.measured[0].exact is not None for row in rows):
-        rest["possible"] = lambda row: _exact(row, "possible_share", ".1%")
-        rest["exact NLL"] = lambda row: _exact(row, "nll", ".3f")
-        rest["judge's error"] = lambda row: _exact(row, "judge_error", "+.3f")
-    return first | rest
+def _with_error(name: str) -> Cell:
+    return lambda row: "{:.3f} ± {:.3f}".format(*row.mean(name))
 
 
-def _pair(pair: tuple[float, float]) -> str:
-    return f"{pair[0]:.3f} ± {pair[1]:.3f}"
+def _exact(name: str, shape: str) -> Cell:
+    def cell(row: Row) -> str | None:
+        value = getattr(row.first.exact, name, None)
+        return None if value is None else f"{value:{shape}}"
+
+    return cell
 
 
-def _optional(row: Row, name: str) -> str:
-    return f"{row.mean(name)[0]:.3f}" if getattr(row.measured[0], name) is not None else "–"
-
-
-def _matches(row: Row) -> str:
-    found = row.measured[0].matches
-    return f"{found.mean:.1f} (max {found.maximum})" if found is not None else "–"
-
-
-def _exact(row: Row, name: str, shape: str) -> str:
-    found = getattr(row.measured[0].exact, name) if row.measured[0].exact is not None else None
-    return f"{found:{shape}}" if found is not None else "–"
+COLUMNS: dict[str, Cell] = {
+    "system": lambda row: row.label,
+    "AR-NLL": _with_error("nll"),
+    "nats/byte": lambda row: f"{row.mean('nats_per_byte')[0]:.3f}",
+    "entropy": _with_error("entropy"),
+    "MAUVE": lambda row: None if row.first.mauve is None else f"{row.mean('mauve')[0]:.3f}",
+    "sample H": lambda row: f"{row.first.statistics.sample_entropy:.2f}",
+    "distinct-2": lambda row: f"{row.first.statistics.distinct[1]:.3f}",
+    "repeated": lambda row: f"{row.first.statistics.repetition:.1%}",
+    "duplicates": lambda row: f"{row.first.statistics.duplicate_share:.1%}",
+    "longest match": lambda row: (
+        row.first.matches and f"{row.first.matches.mean:.1f} (max {row.first.matches.maximum})"
+    ),
+    "possible": _exact("possible_share", ".1%"),
+    "exact NLL": _exact("nll", ".3f"),
+    "judge's error": _exact("judge_error", "+.3f"),
+}
 
 
 def _remarks(report: Report) -> Iterator[str]:
     protocol, judge = report.protocol, report.judge
+    settings = "".join(f", {name} {value}" for name, value in protocol["settings"].items())
     yield (
         f"{protocol['num_samples']} samples of {protocol['length']} tokens, {protocol['prefix']}"
-        + "".join(f", {name} {value}" for name, value in protocol["settings"].items())
-        + "; "
-        f"judge {judge['name']}: {judge['about']}"
+        f"{settings}; judge {judge['name']}: {judge['about']}"
     )
     yield from filter(None, [judge_remark(judge)])
-    if protocol.get("mauve") and report.row("data").measured[0].mauve is None:
+    if protocol.get("mauve") and report.row("data").first.mauve is None:
         yield (
             "MAUVE of the data is not measured: it needs 100 samples, and other held-out text that "
             "they are compared with"
         )
     for frontier in report.frontiers():
-        at = frontier.nll_at_data_entropy
-        shown = "not reached by these settings" if at is None else f"{at:.3f}"
-        yield f"{frontier.system}: AR-NLL at the data's entropy {shown}"
+        nll = frontier.nll_at_data_entropy
+        text = "not reached by these settings" if nll is None else f"{nll:.3f}"
+        yield f"{frontier.system}: AR-NLL at the data's entropy {text}"

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.progress import Progress
 
 from cdcd._version import __version__
-from cdcd.evaluation.finished_rows import FinishedRow, FinishedRows
 from cdcd.evaluation.held_out import described, training_text
 from cdcd.evaluation.held_out_pairs import (
     HeldOutPairs,
@@ -26,26 +24,19 @@ from cdcd.evaluation.held_out_pairs import (
     overlap,
     training_pairs,
 )
+from cdcd.evaluation.sweep import FinishedRows, Setting, tracked
+from cdcd.evaluation.timed_translation import draw_timed
 from cdcd.evaluation.translation_report import (
     Difference,
     Exact,
+    FinishedRow,
     OverRuns,
     TranslationReport,
     TranslationRow,
     controls,
     write_translation_report,
 )
-from cdcd.evaluation.translation_systems import (
-    BASELINE,
-    Job,
-    Setting,
-    System,
-    draw_timed,
-    jobs_of,
-    load_system,
-    load_systems,
-)
-from cdcd.evaluation.translation_texts import write_examples, write_hypotheses
+from cdcd.evaluation.translators import BASELINE, Job, System, jobs_of, load_system, load_systems
 from cdcd.inference.translator import SURENESS, Done, Samples, check_sureness
 from cdcd.languages import numerals
 from cdcd.metrics.bleu import (
@@ -62,7 +53,7 @@ from cdcd.metrics.mbr import mbr_batch
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationConfig:
-    """How translations are made and measured."""
+    """The way in which translations are drawn and measured."""
 
     split: str = "test"
     """Held-out part of the runs' pairs: `test`, or `valid` to choose settings by."""
@@ -71,7 +62,7 @@ class TranslationConfig:
     counts: tuple[int, ...] = (1,)
     """Numbers of samples for each sentence that minimum Bayes-risk decoding chooses from."""
     utility: Literal["bleu", "chrf"] = "bleu"
-    """What minimum Bayes-risk decoding compares samples by."""
+    """Similarity by which minimum Bayes-risk decoding compares samples."""
     sureness: float = SURENESS
     """Points of the utility for each nat a token that a settled sample is surer than another; 0: only how
     alike they are counts."""
@@ -87,23 +78,14 @@ class TranslationConfig:
     """Also score texts with known defects: copies of the source, shuffled, doubled and missing words."""
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("num_sentences", 2),
-            ("processes", 1),
-            ("batch_size", 1),
-            ("num_resamples", 100),
-        ):
+        limits = {"num_sentences": 2, "processes": 1, "batch_size": 1, "num_resamples": 100}
+        for name, least in limits.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is {value}, it must be at least {least}")
         check_sureness(self.sureness)
         if not self.counts or min(self.counts) < 1:
             raise ValueError(f"counts are {list(self.counts)}; give numbers of samples from 1 on")
-
-    @property
-    def num_samples(self) -> int:
-        """The most that are asked for."""
-        return max(self.counts)
 
 
 class TranslationEvaluation:
@@ -133,10 +115,46 @@ class TranslationEvaluation:
             raise ValueError(
                 f"the baseline {baseline.run} is a diffusion model; give an autoregressive translator"
             )
-        self.overlaps: dict[str, Overlap | None] = {}
 
-    def _look_at_training(self) -> None:
-        """What each system trained on of the test set, once for each training set."""
+    def run(
+        self,
+        out: Path,
+        settings: Sequence[Setting] = ({},),
+        baseline_settings: Sequence[Setting] = ({},),
+    ) -> tuple[TranslationReport, list[Path]]:
+        """Computes every row that is not there yet; writes the report, the translations and examples."""
+        jobs = self._jobs(settings, baseline_settings)
+        how_scored = signatures(self.corpus)
+        overlaps = self._overlaps()
+        kept = FinishedRows(out / "rows.jsonl")
+        try:
+            rows = [
+                self._row(job, done, kept, f"{number} of {len(jobs)}")
+                for number, (job, done) in enumerate(
+                    tracked(jobs, self.console, "translating"), start=1
+                )
+            ]
+        except KeyboardInterrupt:
+            self._say(f"finished rows are in {kept.path}; the same command goes on from there")
+            raise
+        report = self._report(jobs, rows, how_scored, overlaps)
+        compared = self._compared(rows)
+        return report, write_translation_report(report, rows, self.corpus, compared, out)
+
+    def _jobs(self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]) -> list[Job]:
+        """Returns all rows, with their settings checked before the first is computed."""
+        count = max(self.config.counts)
+        jobs = [j for each in self.systems for j in jobs_of(each, self.base, settings, count)]
+        if self.baseline is not None:
+            jobs += jobs_of(self.baseline, {}, baseline_settings, count)
+        # A sweep may hold a setting that is a row anyway.
+        different: dict[tuple[str, str], Job] = {}
+        for job in jobs:
+            different.setdefault((job.label, repr(job.settings)), job)
+        return list(different.values())
+
+    def _overlaps(self) -> dict[str, Overlap | None]:
+        """Counts the test set's sentences that each run trained on, once for each training set."""
         known: dict[Any, Overlap | None] = {}
         for each in self.all_systems:
             text, tokenizer = training_text(each.config), each.translator.tokenizer
@@ -145,71 +163,30 @@ class TranslationEvaluation:
                 known[text] = None
                 if training is not None:
                     known[text] = overlap(self.corpus, training, tokenizer)
-            self.overlaps[each.run] = known[text]
+        return {each.run: known[training_text(each.config)] for each in self.all_systems}
 
-    def run(
-        self,
-        out: Path,
-        settings: Sequence[Setting] = ({},),
-        baseline_settings: Sequence[Setting] = ({},),
-    ) -> tuple[TranslationReport, list[Path]]:
-        """Make every row that is not there yet; write the report, the translations and examples."""
-        jobs = self._all_jobs(settings, baseline_settings)
-        how_scored = signatures(self.corpus)
-        self._look_at_training()
-        kept = FinishedRows(out / "rows.jsonl")
-        try:
-            made = self._made(jobs, kept)
-        except KeyboardInterrupt:
-            self._say(f"finished rows are in {kept.path}; the same command goes on from there")
-            raise
-        report = self._report(jobs, made, how_scored)
-        paths = write_translation_report(report, out)
-        texts = write_hypotheses(made, self.corpus, out / "hypotheses")
-        write_examples({name: texts[name] for name in self._compared(made)}, out / "examples.md")
-        return report, [*paths, out / "examples.md", out / "hypotheses"]
-
-    def _all_jobs(
-        self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]
-    ) -> list[Job]:
-        """All rows, their settings checked before the first is made."""
-        count = self.config.num_samples
-        jobs = [j for each in self.systems for j in jobs_of(each, self.base, settings, count)]
-        if self.baseline is not None:
-            jobs += jobs_of(self.baseline, {}, baseline_settings, count)
-        # A sweep may hold a setting that is made anyway.
-        different: dict[tuple[str, str], Job] = {}
-        for job in jobs:
-            different.setdefault((job.label, repr(job.settings)), job)
-        return list(different.values())
-
-    def _made(self, jobs: Sequence[Job], kept: FinishedRows) -> list[FinishedRow]:
-        made = []
-        hidden = not self.console.is_terminal
-        with Progress(console=self.console, transient=True, disable=hidden) as progress:
-            task = progress.add_task("translating", total=len(jobs))
-            for number, job in enumerate(jobs):
-
-                def done(share: float, number: int = number) -> None:
-                    progress.update(task, completed=number + share)
-
-                known = kept.find(self._key(job))
-                if known is None:
-                    made.append(self._translated(job, done))
-                    kept.add(self._key(job), made[-1])
-                else:
-                    # Names depend on the other runs of this evaluation.
-                    named = {"system": job.label, "settings": job.shown, "run": job.system.run}
-                    made.append(replace(known, row=replace(known.row, **named)))
-                was_there = "" if known is None else " (was there)"
-                self._say(f"{number + 1} of {len(jobs)}, {_in_short(made[-1].row)}{was_there}")
-        return made
+    def _row(self, job: Job, done: Done, kept: FinishedRows, number: str) -> FinishedRow:
+        known = kept.find(self._key(job))
+        if known is None:
+            finished = self._translated(job, done)
+            kept.add(self._key(job), asdict(finished))
+        else:
+            finished = FinishedRow.from_dict(known)
+            # Names depend on the other runs of this evaluation.
+            named = {"system": job.label, "settings": job.reported, "run": job.system.run}
+            finished = replace(finished, row=replace(finished.row, **named))
+        row = finished.row
+        speed = row.sentences_per_second
+        per_second = "" if speed is None else f", {speed:.3g} sentences/s"
+        was_there = "" if known is None else " (was there)"
+        self._say(f"{number}, {row.label}: {row.scores.bleu.value:.2f} BLEU{per_second}{was_there}")
+        return finished
 
     def _say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _key(self, job: Job) -> dict[str, Any]:
-        """All that a row depends on."""
+        """Returns all that a row depends on."""
         config = self.config
         return {
             "run": str(Path(job.system.run).resolve()),
@@ -239,7 +216,7 @@ class TranslationEvaluation:
         first = [each[0] for each in drawn.samples.texts]
         row = replace(
             self._scored(job.label, first),
-            settings=job.shown,
+            settings=job.reported,
             run=job.system.run,
             sentences_per_second=drawn.per_second,
             is_warmed_up=drawn.is_warmed_up,
@@ -251,16 +228,14 @@ class TranslationEvaluation:
         return self._decoded(row, first, drawn.samples)
 
     def _scored(self, system: str, texts: Sequence[str]) -> TranslationRow:
-        resamples = self.config.num_resamples
-        scores = score(texts, self.corpus, num_resamples=resamples)
+        scores = score(texts, self.corpus, num_resamples=self.config.num_resamples)
         return TranslationRow(system, {}, scores, exact=self._exact(texts))
 
     def _decoded(self, row: TranslationRow, first: list[str], samples: Samples) -> FinishedRow:
-        """With minimum Bayes-risk decoding."""
-        utility = utility_for(self.config.utility, self.corpus.target_language)
+        """Adds minimum Bayes-risk decoding to a row."""
         choices = mbr_batch(
             samples.texts,
-            utility,
+            utility_for(self.config.utility, self.corpus.target_language),
             counts=self.counts,
             bonuses=samples.bonuses(self.config.sureness),
             processes=self.config.processes,
@@ -288,33 +263,37 @@ class TranslationEvaluation:
     # The report
 
     def _report(
-        self, jobs: Sequence[Job], made: Sequence[FinishedRow], how_scored: dict[str, str]
+        self,
+        jobs: Sequence[Job],
+        rows: Sequence[FinishedRow],
+        how_scored: dict[str, str],
+        overlaps: dict[str, Overlap | None],
     ) -> TranslationReport:
         known = controls(self.corpus)
         if not self.config.controls:
             known = {"references": known["references"]}
-        rows = [*(self._scored(*each) for each in known.items()), *(each.row for each in made)]
+        all_rows = [*(self._scored(*each) for each in known.items()), *(each.row for each in rows)]
         return TranslationReport(
             languages=languages_of(self.corpus),
             num_sentences=len(self.corpus.sources),
             signatures=how_scored,
-            rows=rows,
-            differences=list(self._differences(jobs, made)),
-            over_runs=_over_runs(jobs, made),
-            protocol=self._protocol(),
-            remarks=list(self._remarks(rows)),
+            rows=all_rows,
+            differences=list(self._differences(jobs, rows)),
+            over_runs=_over_runs(jobs, rows),
+            protocol=self._protocol(overlaps),
+            remarks=list(self._remarks(all_rows, overlaps)),
         )
 
     def _differences(
-        self, jobs: Sequence[Job], made: Sequence[FinishedRow]
+        self, jobs: Sequence[Job], rows: Sequence[FinishedRow]
     ) -> Iterator[Difference]:
-        """Each diffusion row less the baseline's beam search; of the most samples also less its samples."""
-        theirs = [each for job, each in zip(jobs, made, strict=True) if job.system is self.baseline]
+        """Compares each diffusion row with the baseline's beam search, and decoded samples with its samples."""
+        theirs = [each for job, each in zip(jobs, rows, strict=True) if job.system is self.baseline]
         if not theirs:
             return
         beam = (theirs[0].row.label, theirs[0].first)
         sampled = [(e.row.decoded_label, e.decoded) for e in theirs if e.decoded is not None]
-        for job, each in zip(jobs, made, strict=True):
+        for job, each in zip(jobs, rows, strict=True):
             if job.system.config.model != "diffusion":
                 continue
             yield self._difference(beam, (each.row.label, each.first))
@@ -326,10 +305,10 @@ class TranslationEvaluation:
         self, first: tuple[str, Sequence[str]], second: tuple[str, Sequence[str]]
     ) -> Difference:
         resamples = self.config.num_resamples
-        found = bleu_difference(first[1], second[1], self.corpus, num_resamples=resamples)
-        return Difference(first[0], second[0], found)
+        bleu = bleu_difference(first[1], second[1], self.corpus, num_resamples=resamples)
+        return Difference(first[0], second[0], bleu)
 
-    def _protocol(self) -> dict[str, Any]:
+    def _protocol(self, overlaps: dict[str, Overlap | None]) -> dict[str, Any]:
         return asdict(self.config) | {
             "test_set": self.held_out.name,
             "test_set_hash": self.held_out.hash,
@@ -340,14 +319,24 @@ class TranslationEvaluation:
                 | {"config": described(each.config)}
                 for each in self.all_systems
             },
-            "trained_on": {run: found and asdict(found) for run, found in self.overlaps.items()},
+            "trained_on": {run: known and asdict(known) for run, known in overlaps.items()},
         }
 
-    def _remarks(self, rows: Sequence[TranslationRow]) -> Iterator[str]:
+    def _remarks(
+        self, rows: Sequence[TranslationRow], overlaps: dict[str, Overlap | None]
+    ) -> Iterator[str]:
         changes = "".join(f", {name} {value}" for name, value in self.base.items())
         yield f"test set: {self.held_out.name}{changes}"
         yield from self.held_out.remarks
-        yield from self._trained_remarks()
+        known = [each for each in overlaps.values() if each is not None]
+        if known:
+            pairs, sources = (max(getattr(e, n) for e in known) for n in ("pairs", "sources"))
+            yield (
+                f"of the test set's pairs {pairs} were trained on, of its sources {sources}"
+                + (", by the run that knows most" if len(known) > 1 else "")
+            )
+        if unknown := [run for run, each in overlaps.items() if each is None]:
+            yield f"the training pairs of {', '.join(unknown)} are not there: not compared"
         num_too_long = max(row.num_too_long for row in rows)
         if num_too_long:
             num_unread = max(row.num_unread for row in rows)
@@ -363,40 +352,22 @@ class TranslationEvaluation:
                 f"{self.systems[0].hardware}, {warm}; n samples take n times as long"
             )
 
-    def _trained_remarks(self) -> Iterator[str]:
-        unknown = [run for run, found in self.overlaps.items() if found is None]
-        known = [found for found in self.overlaps.values() if found is not None]
-        if known:
-            pairs, sources = (max(getattr(e, n) for e in known) for n in ("pairs", "sources"))
-            yield (
-                f"of the test set's pairs {pairs} were trained on, of its sources {sources}"
-                + (", by the run that knows most" if len(known) > 1 else "")
-            )
-        if unknown:
-            yield f"the training pairs of {', '.join(unknown)} are not there: not compared"
-
-    def _compared(self, made: Sequence[FinishedRow]) -> list[str]:
-        """Of which texts examples are shown: the first run's and the baseline's."""
-        labels = ["source", "reference", made[0].row.label]
-        labels += [made[0].row.decoded_label] if made[0].decoded is not None else []
+    def _compared(self, rows: Sequence[FinishedRow]) -> list[str]:
+        """Returns the labels of the texts whose examples are written: the first run's and the baseline's."""
+        labels = ["source", "reference", rows[0].row.label]
+        labels += [rows[0].row.decoded_label] if rows[0].decoded is not None else []
         if self.baseline is not None:
-            labels += [e.row.label for e in made if e.row.run == self.baseline.run][:1]
+            labels += [e.row.label for e in rows if e.row.run == self.baseline.run][:1]
         return labels
 
 
-def _in_short(row: TranslationRow) -> str:
-    speed = row.sentences_per_second
-    shown = "" if speed is None else f", {speed:.3g} sentences/s"
-    return f"{row.label}: {row.scores.bleu.value:.2f} BLEU{shown}"
-
-
-def _over_runs(jobs: Sequence[Job], made: Sequence[FinishedRow]) -> list[OverRuns]:
-    """Means over runs of one kind under one setting."""
+def _over_runs(jobs: Sequence[Job], rows: Sequence[FinishedRow]) -> list[OverRuns]:
+    """Averages over runs of one model under one setting."""
     groups: dict[tuple[str, str], list[TranslationRow]] = {}
-    for job, each in zip(jobs, made, strict=True):
+    for job, each in zip(jobs, rows, strict=True):
         if job.system.name != BASELINE:
-            groups.setdefault((job.kind, repr(job.shown)), []).append(each.row)
-    return [OverRuns.of(name, rows) for (name, _), rows in groups.items() if len(rows) > 1]
+            groups.setdefault((job.model, repr(job.reported)), []).append(each.row)
+    return [OverRuns.of(name, same) for (name, _), same in groups.items() if len(same) > 1]
 
 
 def load_evaluation(
@@ -410,23 +381,17 @@ def load_evaluation(
     console: Console | None = None,
     **options: Any,
 ) -> TranslationEvaluation:
-    """The evaluation of runs on the pairs that the first of them holds out, or on two files."""
+    """Loads runs and the pairs that the first of them holds out, or those of two files."""
     systems = load_systems(runs, data=data, **options)
     other = None if baseline is None else load_system(baseline, BASELINE, data=data, **options)
     configs = [each.config for each in [*systems, *([other] if other is not None else [])]]
-    first = configs[0]
     held_out = held_out_pairs(
-        first,
+        configs[0],
         split=config.split,
         files=files,
         num_sentences=config.num_sentences,
         trained_on={each.data.split for each in configs},
     )
     return TranslationEvaluation(
-        systems,
-        held_out,
-        config,
-        baseline=other,
-        settings=settings,
-        console=console,
+        systems, held_out, config, baseline=other, settings=settings, console=console
     )

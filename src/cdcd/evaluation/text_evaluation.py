@@ -1,4 +1,4 @@
-"""Evaluation: samples of one or more runs beside real text and a baseline, before one judge (§6.2, §6.5)."""
+"""Evaluation of text models (§6.2, §6.5): samples of runs and a baseline beside real text, before one judge."""
 
 import itertools
 import time
@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 from cdcd.config import RunConfig
 from cdcd.data.sequences import Sequences
@@ -27,9 +26,10 @@ from cdcd.evaluation.held_out import (
     with_source,
 )
 from cdcd.evaluation.judge import Judge, load_judge, score, split_texts
-from cdcd.evaluation.report import Measured, Report, Row
 from cdcd.evaluation.report_plots import CONTROL
-from cdcd.evaluation.texts import Texts, flat_arrays, held_out_texts
+from cdcd.evaluation.sweep import Setting, tracked
+from cdcd.evaluation.text_report import Measured, Report, Row
+from cdcd.evaluation.texts import Texts, flat_arrays, held_out_texts, sample_texts
 from cdcd.inference.autoregressive_text import AutoregressiveTextModel
 from cdcd.inference.diffusion_text import DiffusionTextModel
 from cdcd.inference.load import load
@@ -40,14 +40,13 @@ from cdcd.metrics.matches import MatchSummary, longest_matches, summarise_matche
 from cdcd.metrics.mauve import mauve
 from cdcd.training.validation import validate
 
-Setting = dict[str, Any]
 NUM_EXAMPLES = 8
 FEWEST_FOR_MAUVE = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """How samples are drawn and measured."""
+    """The way in which samples are drawn and measured."""
 
     protocol: Literal["half", "random"] = "half"
     """Given prefix: `half` the sequence (the paper's tables 1 and 2), or a `random` length from nothing to
@@ -68,7 +67,7 @@ class EvaluationConfig:
     mauve: bool = True
     """Measure MAUVE from the judge's features."""
     mauve_reference: Literal["other", "original"] = "other"
-    """What MAUVE compares with: `other` held-out text, whose prompts no row shares, so that held-out text
+    """Text that MAUVE compares with: `other` held-out text, whose prompts no row shares, so that held-out text
     is what a perfect sampler would score; or, as the paper, the `original` text of the prompts, which favours
     every system and leaves the data without a value."""
     matches: bool = True
@@ -91,7 +90,7 @@ class Job:
     model: TextModel
     base: Setting
     changes: Setting
-    """What the report shows of the settings."""
+    """The settings that the report names."""
     seed: int
 
 
@@ -107,21 +106,6 @@ class Samples:
     seconds: float | None = None
     trained: RunConfig | None = None
     """The run whose training set they may be copied from; None: the first one."""
-
-
-def sweep_settings(sweeps: Sequence[str]) -> list[Setting]:
-    """Every combination of `name=value,value` sweeps; without one, the single setting of no changes."""
-    names, values = [], []
-    for text in sweeps:
-        name, _, listed = text.partition("=")
-        names.append(name.strip().lstrip("-").replace("-", "_"))
-        values.append([value.strip() for value in listed.split(",")])
-        if not names[-1] or not all(values[-1]):
-            raise ValueError(f"a sweep is written name=value,value, not {text!r}")
-        # Samples that are drawn twice would look like sure ones.
-        if len(set(values[-1])) < len(values[-1]) or names[-1] in names[:-1]:
-            raise ValueError(f"the sweep {text!r} repeats a value or a name; give each once")
-    return [dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*values)]
 
 
 def draw_held_out(
@@ -203,23 +187,23 @@ class Evaluation:
     def report(
         self, settings: Sequence[Setting] = ({},), baseline_settings: Sequence[Setting] = ({},)
     ) -> Report:
-        """Sample every system under every setting, and measure all at equal token counts."""
+        """Samples every system under every setting, and measures all at equal token counts."""
         self._check_settings(settings, baseline_settings)
         # A judge that cannot read so much text says so now.
         self.judge.nats(self.real.first(self.config.batch_size))
-        found = list(self._all_samples(settings, baseline_settings))
+        samples = list(self._all_samples(settings, baseline_settings))
         return Report(
-            rows=self._rows(found),
+            rows=self._rows(samples),
             judge=self.judge_facts,
             protocol=self._protocol(),
             denoising=denoising_quality(self.model, self.held_out),
-            examples=self._examples(found),
+            examples=self._examples(samples),
         )
 
     def _check_settings(
         self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]
     ) -> None:
-        """Refuse a bad setting before an hour of sampling, not after."""
+        """Refuses a bad setting before an hour of sampling, not after."""
         for model in self.models.values():
             for changes in settings:
                 chosen = model.settings({**self.base, **changes})
@@ -246,7 +230,7 @@ class Evaluation:
             yield from self._controls()
         seeds = range(config.seed, config.seed + config.num_seeds)
         jobs = [
-            Job(self._name(model), run, model, self.base, changes, seed)
+            Job(_name(model), run, model, self.base, changes, seed)
             for run, model in self.models.items()
             for changes, seed in itertools.product(settings, seeds)
         ]
@@ -255,13 +239,8 @@ class Evaluation:
                 Job("baseline", "baseline", self.baseline, {}, changes, seed)
                 for changes, seed in itertools.product(baseline_settings, seeds)
             ]
-        hidden = not self.console.is_terminal
-        with Progress(console=self.console, transient=True, disable=hidden) as progress:
-            for job in progress.track(jobs, description="sampling"):
-                yield self._sampled(job)
-
-    def _name(self, model: TextModel) -> str:
-        return "cdcd" if isinstance(model, DiffusionTextModel) else "autoregressive"
+        for job, _ in tracked(jobs, self.console, "sampling"):
+            yield self._sampled(job)
 
     def _controls(self) -> Iterator[Samples]:
         training = training_sequences(self.run, self.tokenizer)
@@ -272,7 +251,7 @@ class Evaluation:
         ):
             yield Samples(CONTROL + name, (), "control", texts)
 
-    def _sampled(self, job: "Job") -> Samples:
+    def _sampled(self, job: Job) -> Samples:
         started = time.perf_counter()
         settings = {**job.base, **job.changes}
         if isinstance(job.model, AutoregressiveTextModel) and self.config.sequences == "documents":
@@ -291,14 +270,13 @@ class Evaluation:
 
     # Measurements
 
-    def _rows(self, found: Sequence[Samples]) -> list[Row]:
-        num_tokens = min(int(each.texts.is_generated.sum()) for each in found)
+    def _rows(self, sets: Sequence[Samples]) -> list[Row]:
+        num_tokens = min(int(each.texts.is_generated.sum()) for each in sets)
         if num_tokens == 0:
             raise ValueError("one of the sets has no generated token: nothing can be measured")
-        matches = self._matches(found)
         reference = None if self.reference is None else self._features(self.reference)
         rows: dict[tuple[str, Any], Row] = {}
-        for each, match in zip(found, matches, strict=True):
+        for each, match in zip(sets, self._matches(sets), strict=True):
             key = (each.system, each.settings)
             row = rows.setdefault(key, Row(each.system, dict(each.settings), []))
             row.measured.append(self._measured(each, num_tokens, match, reference))
@@ -339,26 +317,26 @@ class Evaluation:
             return None
         return self.judge.features(texts)
 
-    def _matches(self, found: Sequence[Samples]) -> list[MatchSummary | None]:
-        """With what each system trained on: one pass over a training set for all of its samples."""
-        summaries: list[MatchSummary | None] = [None] * len(found)
+    def _matches(self, sets: Sequence[Samples]) -> list[MatchSummary | None]:
+        """Looks for each system's samples in its training set, with one pass over a training set."""
+        summaries: list[MatchSummary | None] = [None] * len(sets)
         by_text: dict[Any, list[int]] = {}
-        for number, each in enumerate(found if self.config.matches else ()):
-            by_text.setdefault(training_text(each.trained or self.run), []).append(number)
-        for numbers in by_text.values():
-            texts = [found[number].texts for number in numbers]
-            training = training_sequences(found[numbers[0]].trained or self.run, self.tokenizer)
+        for i, each in enumerate(sets if self.config.matches else ()):
+            by_text.setdefault(training_text(each.trained or self.run), []).append(i)
+        for indices in by_text.values():
+            texts = [sets[i].texts for i in indices]
+            training = training_sequences(sets[indices[0]].trained or self.run, self.tokenizer)
             lengths = longest_matches(
                 torch.cat([each.tokens for each in texts]),
                 torch.cat([each.is_generated for each in texts]),
                 flat_arrays(training),
             )
             parts = lengths.split([len(each) for each in texts])
-            for number, part, each in zip(numbers, parts, texts, strict=True):
-                summaries[number] = summarise_matches(part, each.is_generated)
+            for i, part, each in zip(indices, parts, texts, strict=True):
+                summaries[i] = summarise_matches(part, each.is_generated)
         return summaries
 
-    # What the report says besides
+    # The rest of the report
 
     def _protocol(self) -> dict[str, Any]:
         prefixes = {
@@ -379,10 +357,10 @@ class Evaluation:
             "baseline": described(self.baseline.config) if self.baseline is not None else None,
         }
 
-    def _examples(self, found: Sequence[Samples]) -> dict[str, list[str]]:
-        """The first few samples of each row, what was given in «»; none is chosen."""
+    def _examples(self, sets: Sequence[Samples]) -> dict[str, list[str]]:
+        """Returns the first few samples of each row, the given text in «»; none is chosen."""
         examples: dict[str, list[str]] = {}
-        for each in found:
+        for each in sets:
             label = Row(each.system, dict(each.settings), []).label
             if label not in examples:
                 pairs = split_texts(each.texts.first(NUM_EXAMPLES), self.tokenizer)
@@ -390,25 +368,12 @@ class Evaluation:
         return examples
 
 
-def sample_texts(
-    model: TextModel, prompts: Texts, changes: Mapping[str, Any], seed: int, batch_size: int
-) -> Texts:
-    """Generate what is to be generated; sample i depends on (seed, i) alone."""
-    settings, parts = model.settings(changes), []
-    for start in range(0, len(prompts), batch_size):
-        rows = torch.arange(start, min(start + batch_size, len(prompts)))
-        tokens = model.fill(
-            prompts.tokens[rows].to(model.device),
-            prompts.is_generated[rows].to(model.device),
-            [(seed, int(row)) for row in rows],
-            settings,
-        )
-        parts.append(tokens.cpu())
-    return prompts.with_tokens(torch.cat(parts))
+def _name(model: TextModel) -> str:
+    return "cdcd" if isinstance(model, DiffusionTextModel) else "autoregressive"
 
 
 def denoising_quality(model: TextModel, held_out: Sequences) -> dict[str, Any]:
-    """Cross-entropy and accuracy by noise level, with and without self-conditioning."""
+    """Measures cross-entropy and accuracy by noise level, with and without self-conditioning."""
     if not isinstance(model, DiffusionTextModel):
         return {}
     rows = torch.arange(min(len(held_out), model.config.training.valid_sequences))
@@ -416,10 +381,10 @@ def denoising_quality(model: TextModel, held_out: Sequences) -> dict[str, Any]:
     shares = {"without self-conditioning": 0.0}
     if model.config.objective.self_conditioning:
         shares["with self-conditioning"] = 1.0
-    found = {}
+    levels = {}
     for name, share in shares.items():
         objective = replace(model.config.objective, self_conditioned_share=share)
         config = replace(model.config, objective=objective)
         report = validate(model.network, model.table, tokens, model.warp.schedule(), config)
-        found[name] = [asdict(level) for level in report.levels]
-    return found
+        levels[name] = [asdict(level) for level in report.levels]
+    return levels
