@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.config import RunConfig
-from cdcd.evaluation.evaluate import sample_texts
 from cdcd.evaluation.exact import exact_scores
 from cdcd.evaluation.held_out import held_out_sequences
 from cdcd.evaluation.judge import Judge, load_judge, split_texts
-from cdcd.evaluation.texts import Texts, held_out_texts
+from cdcd.evaluation.texts import Texts, held_out_texts, sample_texts
 from cdcd.inference.load import load
 from cdcd.inference.text_model import TextModel
 from cdcd.metrics.entropy import first_tokens, text_statistics
