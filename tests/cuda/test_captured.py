@@ -9,7 +9,7 @@ from tiny import start_tiny, train_tiny
 
 from cdcd.training.captured import WARMUP, CapturedStep
 from cdcd.training.distributed import ALONE
-from cdcd.training.translation import seed_dropout
+from cdcd.training.tasks import seed_dropout
 
 
 def record_again(work):
@@ -17,11 +17,12 @@ def record_again(work):
     kept = []
 
     def replay():
-        found = work()
+        results = work()
         if not kept:
-            kept.extend(tensor.clone() for tensor in found)
-        for place, tensor in zip(kept, found, strict=True):
-            place.copy_(tensor)
+            kept.extend(None if result is None else result.clone() for result in results)
+        for buffer, result in zip(kept, results, strict=True):
+            if buffer is not None:
+                buffer.copy_(result)
         return tuple(kept)
 
     return replay
@@ -47,9 +48,9 @@ def test_replayed_steps_are_the_steps(tmp_path, changes):
     changes = changes | {"training.steps": WARMUP + 6, "training.log_every": 3}
     plain = train_tiny(tmp_path / "plain", changes)
     trainer = start_tiny(tmp_path / "captured", changes)
-    trainer.learn = CapturedStep(trainer._learn, record_again)
+    trainer.update = CapturedStep(trainer._update, record_again)
     trainer.train()
-    assert trainer.learn.replay is not None
+    assert trainer.update.replay is not None
     assert lines(tmp_path / "captured") == lines(plain)
 
 
@@ -88,21 +89,20 @@ def test_dropout_of_captured_steps_changes_from_step_to_step(tmp_path, device):
     }
     trainer = start_tiny(tmp_path / "run", changes)
     if device == "cpu":
-        trainer.learn = CapturedStep(trainer._learn, record_again)
-    tokens = trainer.data.batch(0).to(device)
-    drawn = trainer.task.draw(tokens, 0)
+        trainer.update = CapturedStep(trainer._update, record_again)
+    parts = trainer._parts()
 
     def loss(step: int) -> float:
         seed_dropout(0, step, ALONE)
-        return float(trainer.learn(tokens, drawn)[0])
+        return float(trainer.update(parts)[0])
 
     # At the start the head is zero, and whatever is dropped makes no difference.
     trainer.optimiser.set_rate(0.01)
     for step in range(WARMUP + 1):
         loss(step)
     trainer.optimiser.set_rate(0.0)
-    assert isinstance(trainer.learn, CapturedStep)
-    assert trainer.learn.replay is not None
+    assert isinstance(trainer.update, CapturedStep)
+    assert trainer.update.replay is not None
     losses = [loss(step) for step in (5, 6, 7, 5)]
     assert losses[3] == pytest.approx(losses[0], rel=1e-5)
     assert min(abs(a - b) for a, b in pairwise(losses)) > 1e-4

@@ -3,13 +3,13 @@
 import torch
 from torch.nn import functional as F
 
-from cdcd.diffusion import cross_entropy
+from cdcd.diffusion import parts
 from cdcd.diffusion.cross_entropy import cross_entropies
 from cdcd.seeding import generator_for
 
 
 def test_values_and_gradients_in_parts(monkeypatch):
-    monkeypatch.setattr(cross_entropy, "CHUNK_ON_CPU", 7)
+    monkeypatch.setattr(parts, "SIZE", 7)
     generator = generator_for(0)
     logits = (4 * torch.randn(20, 50, generator=generator)).bfloat16().requires_grad_()
     targets = torch.randint(50, (20,), generator=generator)

@@ -6,12 +6,17 @@ import torch
 from languages import PROCESS
 from scipy import stats
 
-from cdcd.diffusion.draws import conditioning_masks, draw_for_step, uniform_times
+from cdcd.diffusion.draws import (
+    conditioning_masks,
+    draw_for_step,
+    num_predicted,
+    self_conditioned_rows,
+    uniform_times,
+)
 from cdcd.diffusion.masking import clean_counts, mixed_masks, most_noisy, prefix_masks, random_masks
-from cdcd.diffusion.objective import Draws, ObjectiveConfig, self_conditioned_rows
+from cdcd.diffusion.objective import ObjectiveConfig
 from cdcd.diffusion.warping import TimeWarp, WarpConfig
 from cdcd.seeding import generator_for
-from cdcd.training.tasks import room_for, same_rows_as
 
 BATCH, LENGTH = 6000, 10
 P_VALUE = 1e-4
@@ -80,52 +85,71 @@ def test_counts_are_uniform_in_every_row_and_add_up_in_pairs():
         assert uniform_p(both, LENGTH**2) > P_VALUE
 
 
+def draw(rows: range | None = None, *, batch: int = 32, seed: int = 0, step: int = 3, **settings):
+    return draw_for_step(
+        (batch, LENGTH, 4),
+        ObjectiveConfig(**settings),
+        TimeWarp(WarpConfig(), PROCESS).schedule(),
+        seed=seed,
+        step=step,
+        rows=rows,
+        only_noisy=True,
+    )
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         {},
         {"masking": "prefix"},
-        {"masking": "random"},
         {"masking": "none"},
         {"masking": "prefix", "prefix_length": 3},
         {"masking": "mixed", "prefix_length": 3},
         {"self_conditioned_share": 0.75},
+        {"self_conditioning": False},
     ],
 )
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 6, 13, 32])
-def test_no_more_positions_are_noisy_than_there_is_room_for(settings, batch):
-    objective = ObjectiveConfig(**settings)
-    for step in range(20):
-        masks = conditioning_masks(batch, LENGTH, objective, generator=generator_for(step))
-        for parts in (1, 2, 3):
-            for rows in torch.arange(batch).tensor_split(parts):
-                if not len(rows):
-                    continue
-                whole, again = room_for(objective, len(rows), LENGTH, int(rows[0]))
-                chosen = self_conditioned_rows(
-                    len(rows), objective.self_conditioned_share, int(rows[0])
-                )
-                assert int(masks[rows].sum()) <= whole
-                assert int(masks[rows][chosen].sum()) <= again
+def test_all_noisy_positions_are_predicted_and_their_number_is_fixed(settings, batch):
+    for parts in (1, 2, 3):
+        for part in np.array_split(np.arange(batch), parts):
+            if not len(part):
+                continue
+            rows, counts = range(part[0], part[-1] + 1), set()
+            for step in range(10):
+                draws = draw(rows, batch=batch, step=step, **settings)
+                first = draws.is_noisy[draws.self_conditioned]
+                for mask, chosen in (
+                    (draws.is_noisy, draws.predicted),
+                    (first, draws.predicted_first),
+                ):
+                    assert chosen is not None
+                    assert set(mask.flatten().nonzero()[:, 0].tolist()) <= set(chosen.tolist())
+                counts.add((len(draws.predicted), len(draws.predicted_first)))
+            assert counts == {num_predicted(ObjectiveConfig(**settings), rows, LENGTH)}
 
 
-def test_room_is_exact_where_partners_are_together():
+def test_only_noisy_positions_are_predicted_where_partners_are_together():
     objective = ObjectiveConfig()
     masks = conditioning_masks(32, LENGTH, objective, generator=generator_for(0))
-    assert room_for(objective, 32, LENGTH, 0) == (int(masks.sum()), int(masks[1::2].sum()))
-    assert room_for(objective, 8, LENGTH, 8)[0] == int(masks[8:16].sum())
+    both = (int(masks.sum()), int(masks[1::2].sum()))
+    assert num_predicted(objective, range(32), LENGTH) == both
+    assert num_predicted(objective, range(8, 16), LENGTH)[0] == int(masks[8:16].sum())
     assert most_noisy([0, 1, 2], LENGTH) == 2 * LENGTH + 1
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.75, 1.0])
-def test_parts_that_share_a_compiled_loss_have_the_same_room(share):
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
+def test_self_conditioned_share(share):
     objective = ObjectiveConfig(self_conditioned_share=share)
-    for batch in (2, 4, 6):
-        for first_row in range(0, 24):
-            like = same_rows_as(first_row, batch, share)
-            assert like <= first_row
-            found, own = (room_for(objective, batch, LENGTH, row) for row in (like, first_row))
-            assert found == own
+    rows = self_conditioned_rows(range(64), objective)
+    assert len(rows) == round(64 * share)
+    # Parts of the batch hold the same rows as the whole, so that accumulation changes nothing.
+    parts = [range(start, start + 7) for start in (0, 7, 14)]
+    whole = self_conditioned_rows(range(21), objective)
+    assert [row for part in parts for row in self_conditioned_rows(part, objective)] == whole
+    drawn = [draw(part, batch=64, self_conditioned_share=share) for part in parts]
+    indices = [d.self_conditioned + part.start for d, part in zip(drawn, parts, strict=True)]
+    assert torch.cat(indices).tolist() == whole
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8, 1.0])
@@ -174,9 +198,7 @@ def test_times_are_independent_of_masks_dropout_and_self_conditioned_rows():
     objective, schedule = ObjectiveConfig(), TimeWarp(WarpConfig(), PROCESS).schedule()
     u, dropped, clean, odd, first = [], [], [], [], []
     for step in range(400):
-        draws = draw_for_step(
-            (32, LENGTH, 4), objective, schedule, seed=0, step=step, device=torch.device("cpu")
-        )
+        draws = draw_for_step((32, LENGTH, 4), objective, schedule, seed=0, step=step)
         u.append(schedule.uniform_time(draws.t))
         dropped.append(draws.is_dropped.float())
         clean.append((~draws.is_noisy).float().mean(1))
@@ -190,62 +212,24 @@ def test_times_are_independent_of_masks_dropout_and_self_conditioned_rows():
 
 @pytest.mark.parametrize("batch", [8, 64, 150, 192])
 def test_rows_are_drawn_as_in_the_whole_batch(batch):
-    def draw(rows: slice | None) -> Draws:
-        return draw_for_step(
-            (batch, LENGTH, 4),
-            ObjectiveConfig(),
-            TimeWarp(WarpConfig(), PROCESS).schedule(),
-            seed=0,
-            step=3,
-            device=torch.device("cpu"),
-            rows=rows,
-        )
-
-    whole = draw(None)
+    whole = draw(batch=batch)
     assert whole.eps.shape == (batch, LENGTH, 4)
     assert len(whole.eps.flatten().unique()) > 0.99 * whole.eps.numel()
-    for rows in (
-        slice(0, batch // 2),
-        slice(batch // 2, batch),
-        slice(3, 5),
-        slice(batch - 1, batch),
-    ):
+    half = batch // 2
+    for rows in (range(half), range(half, batch), range(3, 5), range(batch - 1, batch)):
+        part = draw(rows, batch=batch)
         for name in ("t", "eps", "is_noisy", "is_dropped"):
-            assert torch.equal(getattr(draw(rows), name), getattr(whole, name)[rows]), name
+            expected = getattr(whole, name)[rows.start : rows.stop]
+            assert torch.equal(getattr(part, name), expected), name
 
 
 def test_draws_depend_on_seed_and_step_alone():
-    def draw(seed: int, step: int) -> torch.Tensor:
-        return draw_for_step(
-            (8, LENGTH, 4),
-            ObjectiveConfig(),
-            TimeWarp(WarpConfig(), PROCESS).schedule(),
-            seed=seed,
-            step=step,
-            device=torch.device("cpu"),
-        ).eps
+    def eps(seed: int, step: int) -> torch.Tensor:
+        return draw(batch=8, seed=seed, step=step).eps
 
     before = torch.random.get_rng_state()
-    assert torch.equal(draw(0, 3), draw(0, 3))
-    assert not torch.equal(draw(0, 3), draw(0, 4))
-    assert not torch.equal(draw(0, 3), draw(1, 3))
+    assert torch.equal(eps(0, 3), eps(0, 3))
+    assert not torch.equal(eps(0, 3), eps(0, 4))
+    assert not torch.equal(eps(0, 3), eps(1, 3))
     assert torch.equal(before, torch.random.get_rng_state())
-    assert stats.kstest(draw(5, 5).flatten().numpy(), "norm").pvalue > P_VALUE
-
-
-def test_predictions_that_are_fed_back_are_made_earlier():
-    def draw(lag: float) -> Draws:
-        objective = ObjectiveConfig(self_conditioning_lag=lag)
-        cpu = torch.device("cpu")
-        return draw_for_step((256, LENGTH, 4), objective, schedule, seed=0, step=1, device=cpu)
-
-    schedule = TimeWarp(WarpConfig(), PROCESS).schedule()
-    assert draw(0.0).t_previous is None
-    drawn = draw(0.1)
-    assert torch.equal(drawn.t, draw(0.0).t)
-    assert drawn.t_previous is not None
-    lags = schedule.uniform_time(drawn.t_previous) - schedule.uniform_time(drawn.t)
-    before_the_end = schedule.uniform_time(drawn.t) < 0.9
-    assert float(lags.min()) >= -1e-5
-    assert 0.04 < float(lags[before_the_end].mean()) < 0.06
-    assert float(lags.max()) < 0.1 + 1e-5
+    assert stats.kstest(eps(5, 5).flatten().numpy(), "norm").pvalue > P_VALUE

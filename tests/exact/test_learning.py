@@ -1,5 +1,7 @@
 """A small network learns what the oracle knows, and embeddings collapse where the paper says so."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,7 +9,7 @@ from torch.nn import functional as F
 
 from cdcd.diffusion.draws import draw_for_step
 from cdcd.diffusion.embedding import EmbeddingConfig
-from cdcd.diffusion.objective import Draws, ObjectiveConfig, training_loss
+from cdcd.diffusion.objective import ObjectiveConfig, training_loss
 from cdcd.diffusion.process import ProcessConfig, add_noise
 from cdcd.diffusion.warping import TimeWarp, WarpConfig
 from cdcd.languages import MarkovChain, MarkovOracle, markov_chain
@@ -89,12 +91,7 @@ def test_network_comes_near_the_oracle_and_never_beats_it():
         x = add_noise(table[tokens], t, masks.eps)
         exact = MarkovOracle(chain, table, tokens, masks.is_noisy)(x, t).logits
         best = cross_entropies(exact, tokens, masks.is_noisy)
-        draws = Draws(
-            t=t,
-            eps=masks.eps,
-            is_noisy=masks.is_noisy,
-            is_dropped=torch.zeros(2000, dtype=torch.bool),
-        )
+        draws = replace(masks, t=t, is_dropped=torch.zeros(2000, dtype=torch.bool))
         with torch.no_grad():
             found = training_loss(
                 model, table, tokens, draws, objective=objective, embedding=embedding

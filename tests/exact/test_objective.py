@@ -12,15 +12,13 @@ from cdcd.diffusion.embedding import Embedding, EmbeddingConfig
 from cdcd.diffusion.objective import (
     Draws,
     ObjectiveConfig,
-    Room,
-    index_self_conditioned,
-    self_conditioned_rows,
     training_loss,
 )
-from cdcd.diffusion.selection import Selection
+from cdcd.diffusion.positions import noisy_positions, put, take
 from cdcd.seeding import generator_for
 
 BATCH, LENGTH, DIM, VOCAB = 6, 5, 4, 7
+SELF_CONDITIONED = [1, 2, 5]
 
 
 class Toy(nn.Module):
@@ -41,13 +39,13 @@ class Toy(nn.Module):
         c: Tensor,
         x0_prev: Tensor,
         is_noisy: Tensor,
-        selection: Selection | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         self.calls.append({"x": x, "t": t, "c": c, "x0_prev": x0_prev, "is_noisy": is_noisy})
         time = t.log()[:, None, None].expand(*x.shape[:2], 1)
         h = torch.cat([x, c, x0_prev, is_noisy[..., None].to(x), time], dim=-1) @ self.inner
         h = torch.tanh(h + h.mean(1, keepdim=True))
-        return (h if selection is None else selection.take(h)) @ self.outer
+        return (h if positions is None else take(h, positions)) @ self.outer
 
 
 def make_table(**settings: Any) -> Embedding:
@@ -67,6 +65,7 @@ def make_batch() -> tuple[Tensor, Draws]:
         eps=torch.randn(BATCH, LENGTH, DIM, generator=generator).double(),
         is_noisy=is_noisy,
         is_dropped=torch.tensor([True, False, False, True, False, False]),
+        self_conditioned=torch.tensor(SELF_CONDITIONED),
     )
     return torch.randint(VOCAB, (BATCH, LENGTH), generator=generator), draws
 
@@ -74,14 +73,15 @@ def make_batch() -> tuple[Tensor, Draws]:
 def run(
     objective: ObjectiveConfig | None = None,
     embedding: EmbeddingConfig | None = None,
-    room: Room | None = None,
-    lag: float = 0.0,
+    predicted: tuple[int, int] | None = None,
 ):
     embedding = embedding or EmbeddingConfig(dim=DIM)
     toy, table = Toy(), make_table(normalise=embedding.normalise)
     tokens, draws = make_batch()
-    if lag:
-        draws = replace(draws, t_previous=draws.t + lag)
+    if predicted is not None:
+        masks = draws.is_noisy, draws.is_noisy[SELF_CONDITIONED]
+        positions = (noisy_positions(m, n) for m, n in zip(masks, predicted, strict=True))
+        draws = replace(draws, predicted=next(positions), predicted_first=next(positions))
     losses = training_loss(
         toy,
         table.table(),
@@ -89,7 +89,6 @@ def run(
         draws,
         objective=objective or ObjectiveConfig(),
         embedding=embedding,
-        room=room,
     )
     return toy, table, tokens, draws, losses
 
@@ -97,22 +96,19 @@ def run(
 def naive_row(toy: Toy, table: Tensor, tokens: Tensor, draws: Draws, row: int, conditioned: bool):
     """The loss of one sequence, written out position by position (§3.1, §4.1, §4.3)."""
     t = draws.t[row]
-    earlier = t if draws.t_previous is None else draws.t_previous[row]
     x = torch.zeros(LENGTH, DIM).double()
-    x_earlier = torch.zeros(LENGTH, DIM).double()
     c = torch.zeros(LENGTH, DIM).double()
     for i in range(LENGTH):
         e = table[tokens[row, i]]
         if draws.is_noisy[row, i]:
             x[i] = (e + t * draws.eps[row, i]) / (t * t + 1) ** 0.5
-            x_earlier[i] = (e + earlier * draws.eps[row, i]) / (earlier**2 + 1) ** 0.5
         elif not draws.is_dropped[row]:
             c[i] = e
     inputs: dict[str, Any] = {"c": c[None], "is_noisy": draws.is_noisy[row][None]}
     p = torch.zeros(1, LENGTH, DIM).double()
     if conditioned:
         with torch.no_grad():
-            probs = toy(x_earlier[None], earlier[None], x0_prev=p, **inputs).softmax(-1)
+            probs = toy(x[None], t[None], x0_prev=p, **inputs).softmax(-1)
         for i in range(LENGTH):
             if draws.is_noisy[row, i]:
                 p[0, i] = sum(probs[0, i, v] * table[v] for v in range(VOCAB))  # pyright: ignore[reportArgumentType]
@@ -122,19 +118,16 @@ def naive_row(toy: Toy, table: Tensor, tokens: Tensor, draws: Draws, row: int, c
     ]
 
 
-def exact_room() -> Room:
-    _, draws = make_batch()
-    return Room(int(draws.is_noisy.sum()), int(draws.is_noisy[1::2].sum()))
+def num_noisy() -> tuple[int, int]:
+    is_noisy = make_batch()[1].is_noisy
+    return int(is_noisy.sum()), int(is_noisy[SELF_CONDITIONED].sum())
 
 
-@pytest.mark.parametrize(
-    ("room", "lag"), [(None, 0.0), (exact_room(), 0.0), (Room(25, 13), 0.0), (None, 0.7)]
-)
-def test_loss_and_gradients_equal_a_naive_reference(room, lag):
-    toy, embedding, tokens, draws, losses = run(room=room, lag=lag)
-    assert len(losses.logits) == (BATCH * LENGTH if room is None else room.batch)
-    rows = self_conditioned_rows(BATCH, 0.5)
-    assert rows == [1, 3, 5]
+@pytest.mark.parametrize("predicted", [None, num_noisy(), (25, 13)])
+def test_loss_and_gradients_equal_a_naive_reference(predicted):
+    toy, embedding, tokens, draws, losses = run(predicted=predicted)
+    assert len(losses.logits) == (BATCH * LENGTH if predicted is None else predicted[0])
+    rows = SELF_CONDITIONED
     (losses.total / losses.num_noisy).backward()
     found = [parameter.grad for parameter in (*toy.parameters(), embedding.weight)]
 
@@ -165,9 +158,9 @@ def test_network_sees_inputs_scaled_and_masked():
     kept = ~draws.is_dropped[:, None, None]
     torch.testing.assert_close(second["c"], table[tokens] * ~noisy * kept)
     assert torch.equal(second["is_noisy"], draws.is_noisy)
-    assert (second["x0_prev"][[0, 2, 4]] == 0).all()
-    assert (second["x0_prev"][[1, 3, 5]] * ~noisy[[1, 3, 5]] == 0).all()
-    assert (second["x0_prev"][[1, 3, 5]] != 0).any()
+    assert (second["x0_prev"][[0, 3, 4]] == 0).all()
+    assert (second["x0_prev"][SELF_CONDITIONED] * ~noisy[SELF_CONDITIONED] == 0).all()
+    assert (second["x0_prev"][SELF_CONDITIONED] != 0).any()
     assert not second["x0_prev"].requires_grad
 
 
@@ -181,48 +174,29 @@ def test_gradients_reach_the_table_through_noising_conditioning_and_normalisatio
     # Without noise on the way, x0 itself must carry gradient: drop all conditioning.
     fresh = make_table()
     tokens, _ = make_batch()
-    everything = replace(draws, is_noisy=torch.ones_like(draws.is_noisy))
+    none = torch.tensor([], dtype=torch.long)
+    is_noisy = torch.ones_like(draws.is_noisy)
+    everything = replace(draws, is_noisy=is_noisy, self_conditioned=none)
     only_x = training_loss(
         toy,
         fresh.table(),
         tokens,
         everything,
-        objective=ObjectiveConfig(self_conditioning=False),
+        objective=ObjectiveConfig(),
         embedding=EmbeddingConfig(dim=DIM),
     )
+    assert len(toy.calls) == 3, "without self-conditioned rows there is one pass"
+    assert (toy.calls[2]["x0_prev"] == 0).all()
     only_x.total.backward()
     assert fresh.weight.grad is not None
     assert float(fresh.weight.grad.norm()) > 1e-3
-
-
-def test_without_self_conditioning_there_is_one_pass():
-    toy, *_ = run(ObjectiveConfig(self_conditioning=False))
-    assert len(toy.calls) == 1
-    assert (toy.calls[0]["x0_prev"] == 0).all()
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.3, 0.5, 0.7, 0.75, 0.9, 1.0])
-def test_self_conditioned_rows_on_the_device(share):
-    for first_row in range(0, 300, 7):
-        for batch in (1, 7, 64):
-            found = index_self_conditioned(batch, share, first_row, device=torch.device("cpu"))
-            assert found.tolist() == self_conditioned_rows(batch, share, first_row)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
-def test_self_conditioned_share(share):
-    rows = self_conditioned_rows(64, share)
-    assert len(rows) == round(64 * share)
-    # Parts of the batch hold the same rows as the whole, so that accumulation changes nothing.
-    parts = [start + row for start in (0, 7, 14) for row in self_conditioned_rows(7, share, start)]
-    assert parts == self_conditioned_rows(21, share)
 
 
 @pytest.mark.parametrize("setting", ["renormalise", "clamp"])
 def test_predictions_fed_back_are_projected_as_trained(setting):
     config = EmbeddingConfig(dim=DIM, **{setting: True})
     toy, embedding, _, draws, _ = run(embedding=config)
-    fed = toy.calls[1]["x0_prev"][[1, 3, 5]][draws.is_noisy[[1, 3, 5]]]
+    fed = toy.calls[1]["x0_prev"][SELF_CONDITIONED][draws.is_noisy[SELF_CONDITIONED]]
     torch.testing.assert_close(fed.norm(dim=-1), torch.full((len(fed),), DIM**0.5).double())
     distances = (fed[:, None] - embedding.table()).norm(dim=-1).min(-1).values
     assert bool((distances < 1e-6).all()) == (setting == "clamp")
@@ -231,7 +205,7 @@ def test_predictions_fed_back_are_projected_as_trained(setting):
 def test_score_matching_is_the_weighted_squared_error():
     _, embedding, tokens, draws, losses = run(ObjectiveConfig(loss="score_matching"))
     table = embedding.table()
-    x0_hat = losses.selection.put(losses.logits).softmax(-1) @ table
+    x0_hat = put(losses.logits, None, tokens.shape).softmax(-1) @ table
     error = (x0_hat - table[tokens]).square().mean(-1) / draws.t[:, None] ** 2
     torch.testing.assert_close(losses.total, (error * draws.is_noisy).sum())
     plain = run()[-1]
@@ -252,7 +226,7 @@ def test_loss_ignores_given_positions():
     *_, tokens, draws, losses = run()
     weights = F.one_hot(tokens, VOCAB).double()
     changed = torch.where(
-        draws.is_noisy[..., None], losses.selection.put(losses.logits), 100 * weights
+        draws.is_noisy[..., None], put(losses.logits, None, tokens.shape), 100 * weights
     )
     entropy = F.cross_entropy(changed.flatten(0, 1), tokens.flatten(), reduction="none")
     expected = (entropy.view_as(tokens) * draws.is_noisy).sum()

@@ -15,7 +15,7 @@ from cdcd.inference.beam import Hypotheses, beam_search
 from cdcd.inference.decoding import decode_targets
 from cdcd.networks.attention import KeyValueCache
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
-from cdcd.networks.encoder_decoder import Memory, Seq2SeqConfig
+from cdcd.networks.encoder_decoder import EncodedSource, Seq2SeqConfig
 from cdcd.seeding import generator_for
 
 BATCH, SOURCE, LENGTH, VOCAB = 3, 4, 6, 5
@@ -46,9 +46,9 @@ class RandomLanguage(AutoregressiveTranslationNetwork):
 
     seed = 0
 
-    def encode(self, source: Tensor) -> Memory:
+    def encode(self, source: Tensor) -> EncodedSource:
         keys = source[None, :, None, :, None].double()
-        return Memory(keys, keys, source >= 0)
+        return EncodedSource(keys, keys, source >= 0, (source >= 0).sum(1))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         return torch.stack(
@@ -59,12 +59,12 @@ class RandomLanguage(AutoregressiveTranslationNetwork):
         )
 
     def next_logits(
-        self, inputs: Tensor, positions: Tensor, memory: Memory, caches: list[KeyValueCache]
+        self, inputs: Tensor, positions: Tensor, source: EncodedSource, caches: list[KeyValueCache]
     ) -> Tensor:
         place = int(positions)
         caches[0].keys[:, 0, place, 0] = inputs[:, 0].double()
         read = caches[0].keys[:, 0, 1 : place + 1, 0].long().tolist()
-        sources = memory.keys[0, :, 0, :, 0].long().tolist()
+        sources = source.keys[0, :, 0, :, 0].long().tolist()
         copies = len(read) // len(sources)
         return torch.stack(
             [

@@ -24,7 +24,7 @@ from cdcd.data.prepare import PrepareConfig, prepare
 from cdcd.data.tokenizers import numerals_tokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.estimator import Estimate
-from cdcd.diffusion.objective import self_conditioned_rows, training_loss
+from cdcd.diffusion.objective import training_loss
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.inference.autoregressive_translator import AutoregressiveTranslator
 from cdcd.inference.beam import beam_search
@@ -42,7 +42,7 @@ from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.distributed import World
 from cdcd.training.monitoring import Stopped
 from cdcd.training.optimiser import learning_rate_at
-from cdcd.training.translation import seed_dropout
+from cdcd.training.tasks import seed_dropout
 
 MODELS = ("diffusion", "autoregressive")
 TRANSLATION = {"task": "translation"}
@@ -197,19 +197,19 @@ def test_nothing_is_dropped_in_validation(tmp_path, monkeypatch, model):
 @pytest.mark.parametrize("model", MODELS)
 def test_dropout_is_of_the_step_and_the_rank(model):
     task, tokens = make_translation_task(model, **{"seq2seq.dropout": 0.3})
-    drawn = task.draw(tokens, 0)
+    [drawn] = task.draw(0)
 
     def loss(step: int, rank: int) -> float:
         """With everything else that is drawn as at step 0."""
         seed_dropout(task.config.training.seed, step, World(rank=rank, size=2))
-        return task.loss(tokens, drawn, slice(0, 8)).total.item()
+        return task.loss(tokens, drawn)[0].item()
 
     found = {place: loss(*place) for place in ((0, 0), (0, 1), (1, 0), (1, 1))}
     assert len(set(found.values())) == 4
     assert loss(0, 1) == found[0, 1]
     # The draws of a step begin with it.
-    task.draw(tokens, 1)
-    assert task.loss(tokens, drawn, slice(0, 8)).total.item() == found[1, 0]
+    task.draw(1)
+    assert task.loss(tokens, drawn)[0].item() == found[1, 0]
 
 
 def test_pairs_that_are_too_long_are_told(tmp_path):
@@ -237,33 +237,32 @@ def test_pairs_that_are_too_long_are_told(tmp_path):
 
 
 class RowByRow:
-    """A network by hand: each row with its own source, or with none of it, read for itself."""
+    """A network by hand: each row with its own source, or with none of it, encoded by itself."""
 
     def __init__(
         self, model: DiffusionTranslationNetwork, source: Tensor, is_dropped: Tensor
     ) -> None:
         self.model, self.source, self.is_dropped = model, source, is_dropped
 
-    def __call__(self, x: Tensor, t: Tensor, *, selection: Any = None, **inputs: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, t: Tensor, **inputs: Tensor) -> Tensor:
         rows = list(range(len(self.source)))
         if len(x) < len(rows):
-            rows = self_conditioned_rows(len(rows), 0.5)
+            rows = [1, 3, 5, 7]
         assert len(x) == len(rows)
-        found = []
-        for place, row in enumerate(rows):
-            here = slice(place, place + 1)
-            # Another source for what is dropped: it must not matter.
+        logits = []
+        for i, row in enumerate(rows):
+            here = slice(i, i + 1)
+            # Another source for a dropped row: it must not matter.
             source = self.source[row].flip(0) if self.is_dropped[row] else self.source[row]
             encoded = self.model.encode(source[None], self.is_dropped[row : row + 1])
-            network = self.model.bind(encoded)
-            found.append(network(x[here], t[here], **{n: v[here] for n, v in inputs.items()}))
-        logits = torch.cat(found)
-        return logits if selection is None else selection.take(logits)
+            given = {name: value[here] for name, value in inputs.items()}
+            logits.append(self.model(x[here], t[here], **given, condition=encoded))
+        return torch.cat(logits)
 
 
 def test_the_loss_of_a_diffusion_model_is_that_of_its_targets():
     task, tokens = make_translation_task(**{"objective.conditioning_dropout": 0.4})
-    drawn = task.draw(tokens, 0)
+    [drawn] = task.draw(0)
     assert drawn.is_noisy.all()
     assert drawn.is_noisy.shape == (8, 32)
     assert 1 < drawn.is_dropped.sum() < 7
@@ -272,26 +271,29 @@ def test_the_loss_of_a_diffusion_model_is_that_of_its_targets():
         RowByRow(task.model, source, drawn.is_dropped),
         task.model.embedding.table(),
         target,
-        drawn,
+        replace(drawn, predicted=None, predicted_first=None),
         objective=task.config.objective,
         embedding=task.config.embedding,
     )
     assert int(task.num_targets(tokens, drawn)) == target.numel()
-    whole = task.loss(tokens, drawn, slice(0, 8))
-    halves = [task.loss(tokens, drawn, rows) for rows in (slice(0, 4), slice(4, 8))]
-    parts = torch.cat([half.per_sequence for half in halves])
-    for found in (whole.per_sequence, parts):
-        torch.testing.assert_close(found, expected.per_sequence, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(whole.total, expected.total, rtol=1e-4, atol=1e-3)
+    total, per_sequence = task.loss(tokens, drawn)
+    in_parts, _ = make_translation_task(
+        **{"objective.conditioning_dropout": 0.4, "training.accumulate": 2}
+    )
+    halves = zip(tokens.chunk(2), in_parts.draw(0), strict=True)
+    parts = torch.cat([in_parts.loss(*half)[1] for half in halves])
+    for losses in (per_sequence, parts):
+        torch.testing.assert_close(losses, expected.per_sequence, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(total, expected.total, rtol=1e-4, atol=1e-3)
     # Power: what is dropped matters.
     other = replace(drawn, is_dropped=~drawn.is_dropped)
-    assert (task.loss(tokens, other, slice(0, 8)).per_sequence - whole.per_sequence).abs().min() > 0
+    assert (task.loss(tokens, other)[1] - per_sequence).abs().min() > 0
 
 
 def test_validation_of_a_diffusion_model_hides_nothing():
     task, tokens = make_translation_task(**{"objective.conditioning_dropout": 1.0})
     other, _ = make_translation_task(**{"objective.conditioning_dropout": 0.0})
-    assert task.draw(tokens, 0).is_dropped.all()
+    assert task.draw(0)[0].is_dropped.all()
     with torch.no_grad():
         reports = [each.validate(tokens) for each in (task, other)]
     assert reports[0] == reports[1]
@@ -309,11 +311,11 @@ def test_the_loss_of_a_baseline_has_smoothed_labels():
         for smoothing in (0.2, 0.0)
     ]
     counts = (target != PAD).sum(1)
-    found = task.loss(tokens, None, slice(0, 8))
+    total, per_sequence = task.loss(tokens, None)
     assert int(task.num_targets(tokens, None)) == int(counts.sum())
-    torch.testing.assert_close(found.total, by_token[0].sum(), rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(total, by_token[0].sum(), rtol=1e-5, atol=1e-3)
     nll = by_token[1].sum(1) / counts
-    torch.testing.assert_close(found.per_sequence, nll.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(per_sequence, nll.detach(), rtol=1e-5, atol=1e-5)
     mean = (by_token[1].sum() / counts.sum()).item()
     assert task.validate(tokens).loss == pytest.approx(mean, rel=1e-5)
 
@@ -345,7 +347,7 @@ def test_guidance_is_the_extrapolation_of_two_calls():
     guided = translator.estimators(source, replace(plain, guidance_scale=2.5))(*nothing)
     conditional = translator.estimators(source, plain)(*nothing)
     encoded = translator.model.encode(source, torch.ones(3, dtype=torch.bool))
-    unconditional = replace(conditional, network=translator.model.bind(encoded))
+    unconditional = replace(conditional, condition=encoded)
     states: list[Any] = [None, None, None]
     for _ in range(2):
         both, one, other = (
@@ -493,21 +495,18 @@ def test_a_baseline_searches_is_greedy_or_draws():
 
 
 def compile_whole() -> None:
-    """Each task's loss is one graph, for each part of a batch; the gradients are those of plain ones."""
+    """Each task's loss is one graph; the gradients are those of plain ones."""
     for model in MODELS:
         task, tokens = make_translation_task(model)
-        drawn = task.draw(tokens, 0)
         weights = list(task.model.parameters())
-        plain = task._losses
-        compiled = torch.compile(plain, dynamic=False, fullgraph=True, backend="eager")
-        for rows in (slice(0, 8), slice(2, 8)):
-            found = []
-            for losses in (plain, compiled):
-                task._losses = losses
-                part = task.loss(tokens, drawn, rows)
-                gradients = torch.autograd.grad(part.total, weights)
-                found.append((part.total, part.per_sequence, *gradients))
-            for one, other in zip(*found, strict=True):
+        compiled = torch.compile(task.loss, dynamic=False, fullgraph=True, backend="eager")
+        for drawn in (*task.draw(0), *task.draw(1)):
+            results = []
+            for loss in (task.loss, compiled):
+                total, per_sequence = loss(tokens, drawn)
+                gradients = torch.autograd.grad(total, weights)
+                results.append((total, per_sequence, *gradients))
+            for one, other in zip(*results, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 

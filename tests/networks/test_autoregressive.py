@@ -13,7 +13,7 @@ from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.interpolation import truncate_to_nucleus
 from cdcd.inference.decoding import decode, draw, invert, keep_top_k
 from cdcd.languages import markov_chain
-from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork, counted, token_nll
+from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork, is_predicted, token_nll
 from cdcd.networks.diffusion_text import NetworkConfig
 from cdcd.seeding import generator_for
 
@@ -185,7 +185,7 @@ def test_a_new_model_answers_almost_uniformly(tied, width, num_blocks, vocab):
 
 def test_padding_is_not_counted_and_the_end_is():
     tokens = torch.tensor([[5, EOS, PAD, PAD], [5, 6, 7, 8]])
-    assert counted(tokens).tolist() == [[True, True, False, False], [True] * 4]
+    assert is_predicted(tokens).tolist() == [[True, True, False, False], [True] * 4]
 
 
 def test_loss_of_bfloat16_logits_is_computed_in_float32():

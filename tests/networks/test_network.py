@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.estimator import NetworkEstimator
+from cdcd.diffusion.positions import noisy_positions, put, take
 from cdcd.diffusion.process import ProcessConfig
-from cdcd.diffusion.selection import select_noisy
 from cdcd.networks.attention import Attention, RotaryEmbedding
 from cdcd.networks.diffusion_text import DiffusionTextNetwork, NetworkConfig
 from cdcd.networks.layers import ConditionalLayerNorm, Head, TimeEmbedding
@@ -52,13 +52,13 @@ def inputs(seed: int = 0) -> dict[str, Tensor]:
 @pytest.mark.parametrize("spare", [0, 3])
 def test_selected_logits_and_their_gradients_are_those_of_all(spare):
     given = inputs()
-    selection = select_noisy(given["is_noisy"], int(given["is_noisy"].sum()) + spare)
-    weights = normal(len(selection.positions), VOCAB)
+    positions = noisy_positions(given["is_noisy"], int(given["is_noisy"].sum()) + spare)
+    weights = normal(len(positions), VOCAB)
     gradients = []
-    for chosen in (selection, None):
+    for chosen in (positions, None):
         model = network()
-        found = model(**given, selection=chosen)
-        logits = found if chosen is not None else selection.take(found)
+        logits = model(**given, positions=chosen)
+        logits = logits if chosen is not None else take(logits, positions)
         (weights * logits).sum().backward()
         gradients.append([logits.detach(), *(parameter.grad for parameter in model.parameters())])
     for a, b in zip(*gradients, strict=True):
@@ -67,13 +67,14 @@ def test_selected_logits_and_their_gradients_are_those_of_all(spare):
 
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-12), (torch.bfloat16, 2**-6)])
 def test_the_head_is_a_linear_layer(dtype, error):
-    head = Head(16, VOCAB)
+    head = Head(16, VOCAB).to(torch.float64 if dtype == torch.float64 else torch.float32)
     gradients = []
     for layer in (head.forward, lambda h: F.linear(h, head.weight.double(), head.bias.double())):
         kind = dtype if layer == head.forward else torch.float64
         h = normal(BATCH, LENGTH, 16).to(kind).requires_grad_()
         head.zero_grad()
-        logits = layer(h)
+        with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
+            logits = layer(h)
         assert logits.dtype == kind
         logits.backward(normal(BATCH, LENGTH, VOCAB).to(kind))
         gradients.append([logits, h.grad, head.weight.grad, head.bias.grad])
@@ -233,9 +234,10 @@ def test_noisy_positions_alone_are_predicted_as_with_the_others(shape):
     with torch.no_grad():
         whole = made(x, t, None)
         alone = replace(made, num_predicted=int(is_noisy.sum()))(x, t, None)
-    assert whole.selection is None
-    assert alone.selection is not None
+    assert whole.positions is None
+    assert alone.positions is not None
     torch.testing.assert_close(alone.logits, whole.logits[is_noisy])
-    torch.testing.assert_close(alone.selection.put(alone.logits)[is_noisy], whole.logits[is_noisy])
+    logits = put(alone.logits, alone.positions, is_noisy.shape)
+    torch.testing.assert_close(logits[is_noisy], whole.logits[is_noisy])
     torch.testing.assert_close(alone.x0_hat, whole.x0_hat)
     torch.testing.assert_close(alone.state[is_noisy], whole.state[is_noisy])

@@ -31,15 +31,14 @@ from torch.nn import functional as F
 
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.embedding import EmbeddingConfig
-from cdcd.diffusion.estimator import Guided, Network, NetworkEstimator
+from cdcd.diffusion.estimator import Condition, Guided, Network, NetworkEstimator
 from cdcd.diffusion.objective import (
     Draws,
     ObjectiveConfig,
-    index_self_conditioned,
     training_loss,
 )
+from cdcd.diffusion.positions import noisy_positions, take
 from cdcd.diffusion.process import ProcessConfig
-from cdcd.diffusion.selection import select_noisy
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
 from cdcd.networks.encoder_decoder import (
@@ -57,7 +56,7 @@ from cdcd.seeding import generator_for
 
 def predictions(source: Tensor, is_dropped: Tensor | None = None) -> Tensor:
     model = diffusion_model()
-    return model.bind(model.encode(source, is_dropped))(**inputs())
+    return model(**inputs(), condition=model.encode(source, is_dropped))
 
 
 @torch.no_grad()
@@ -102,16 +101,16 @@ def test_a_dropped_row_does_not_depend_on_its_source():
 def test_the_length_of_the_source_is_a_condition_of_every_norm():
     """A change of a length's vector reaches the sources of that length, by the norms alone."""
     model, source = diffusion_model(), sources()
-    plain = model.bind(model.encode(source))(**inputs())
+    plain = model(**inputs(), condition=model.encode(source))
     model.source_lengths.weight[SOURCE_LENGTHS[1]] += 1.0
-    changed = (model.bind(model.encode(source))(**inputs()) - plain).abs().amax((1, 2))
+    changed = (model(**inputs(), condition=model.encode(source)) - plain).abs().amax((1, 2))
     assert (changed > 1e-4).tolist() == [False, True, False, False]
     for module in model.modules():
         if hasattr(module, "modulation"):
             nn.init.zeros_(module.modulation.weight)
-    still = model.bind(model.encode(source))(**inputs())
+    still = model(**inputs(), condition=model.encode(source))
     model.source_lengths.weight[:] = 0.0
-    close(model.bind(model.encode(source))(**inputs()), still)
+    close(model(**inputs(), condition=model.encode(source)), still)
 
 
 def test_an_empty_source_is_read_as_one_token():
@@ -120,21 +119,21 @@ def test_an_empty_source_is_read_as_one_token():
     assert baseline()(empty, targets()).isfinite().all()
 
 
-# The bound network
+# Conditions
 
 
 @torch.no_grad()
 def test_some_rows_give_what_all_give():
-    model, given = diffusion_model(), inputs()
-    rows = index_self_conditioned(BATCH, 0.5, 0, device=torch.device("cpu"))
-    bound = model.bind(model.encode(sources()), rows)
-    assert isinstance(bound, Network)
-    everything = bound(**given)
-    assert rows.tolist() == [1, 3]
-    close(bound(**{name: tensor[rows] for name, tensor in given.items()}), everything[rows])
-    # Power: without the rows these would be several targets of one source, or an error.
-    with pytest.raises(ValueError, match="called on 2 rows, but 4 sources"):
-        model.bind(model.encode(sources()))(**{k: v[rows] for k, v in given.items()})
+    model, given, rows = diffusion_model(), inputs(), torch.tensor([1, 3])
+    assert isinstance(model, Network)
+    encoded = model.encode(sources())
+    assert isinstance(encoded, Condition)
+    everything = model(**given, condition=encoded)
+    some = {name: tensor[rows] for name, tensor in given.items()}
+    close(model(**some, condition=encoded.rows(rows)), everything[rows])
+    # Power: other sources give other logits.
+    others = model(**some, condition=encoded.rows(rows - 1))
+    assert (others - everything[rows]).abs().amax((1, 2)).min() > 1e-4
 
 
 @torch.no_grad()
@@ -144,22 +143,23 @@ def test_several_rows_a_source():
     rows = {
         name: torch.stack([each[name] for each in given], dim=1).flatten(0, 1) for name in given[0]
     }
-    found = model.bind(model.encode(sources()))(**rows)
+    encoded = model.encode(sources())
+    logits = model(**rows, condition=encoded)
     for i, each in enumerate(given):
-        close(found[i::copies], model.bind(model.encode(sources()))(**each))
+        close(logits[i::copies], model(**each, condition=encoded))
 
 
 @pytest.mark.parametrize("spare", [0, 3])
 def test_selected_logits_and_their_gradients_are_those_of_all(spare):
     given = inputs()
-    selection = select_noisy(given["is_noisy"], int(given["is_noisy"].sum()) + spare)
-    weights = normal(len(selection.positions), VOCAB)
+    positions = noisy_positions(given["is_noisy"], int(given["is_noisy"].sum()) + spare)
+    weights = normal(len(positions), VOCAB)
     results = []
-    for chosen in (selection, None):
+    for chosen in (positions, None):
         model = diffusion_model()
-        bound = model.bind(model.encode(sources(), torch.arange(BATCH) == 1))
-        found = bound(**given, selection=chosen)
-        logits = found if chosen is not None else selection.take(found)
+        encoded = model.encode(sources(), torch.arange(BATCH) == 1)
+        logits = model(**given, condition=encoded, positions=chosen)
+        logits = logits if chosen is not None else take(logits, positions)
         (weights * logits).sum().backward()
         trained = [p.grad for name, p in model.named_parameters() if name != "embedding.weight"]
         assert all(gradient is not None for gradient in trained)
@@ -172,15 +172,16 @@ def test_selected_logits_and_their_gradients_are_those_of_all(spare):
 @pytest.mark.parametrize("name", ["x", "c", "x0_prev", "is_noisy", "t"])
 def test_every_input_matters(name):
     model, given = diffusion_model(), inputs()
-    bound = model.bind(model.encode(sources()))
-    changed = ~given[name] if name == "is_noisy" else given[name] + 1.0
-    assert (bound(**given) - bound(**(given | {name: changed}))).abs().max() > 1e-4
+    encoded = model.encode(sources())
+    changed = given | {name: ~given[name] if name == "is_noisy" else given[name] + 1.0}
+    difference = model(**given, condition=encoded) - model(**changed, condition=encoded)
+    assert difference.abs().max() > 1e-4
 
 
 def test_every_position_of_the_target_sees_every_other():
     model, given = diffusion_model(), inputs()
     x = given["x"].clone().requires_grad_()
-    logits = model.bind(model.encode(sources()))(**(given | {"x": x}))
+    logits = model(**(given | {"x": x}), condition=model.encode(sources()))
     for position in (0, LENGTH - 1):
         (gradient,) = torch.autograd.grad(logits[0, position].square().sum(), x, retain_graph=True)
         assert (gradient[0].abs().sum(-1) > 0).all()
@@ -200,8 +201,9 @@ def test_relative_positions_tell_each_block_the_order_of_the_target(which):
         for place, block in enumerate(model.blocks):
             if place != which:
                 block.attention.out.weight.zero_()
-        network = model.bind(model.encode(sources()))
-        difference = (network(**mixed) - network(**given)[:, order]).abs()
+        encoded = model.encode(sources())
+        logits = model(**given, condition=encoded)
+        difference = (model(**mixed, condition=encoded) - logits[:, order]).abs()
         if config.relative_positions:
             assert (difference.amax((1, 2)) > 1e-3).all()
         else:
@@ -213,15 +215,15 @@ def test_a_new_network_ignores_its_predictions_and_answers_uniformly():
     model = DiffusionTranslationNetwork(
         SMALL, EmbeddingConfig(dim=DIM), ProcessConfig(), **sizes
     ).double()
-    bound = model.bind(model.encode(sources()))
-    assert (bound(**inputs()) == 0).all()
+    given, encoded = inputs(), model.encode(sources())
+    assert (model(**given, condition=encoded) == 0).all()
     nn.init.normal_(model.head.weight)
-    given = inputs()
-    close(bound(**given), bound(**(given | {"x0_prev": given["x0_prev"] + 1})))
+    changed = given | {"x0_prev": given["x0_prev"] + 1}
+    close(model(**given, condition=encoded), model(**changed, condition=encoded))
 
 
 @torch.no_grad()
-def test_guidance_of_a_bound_network():
+def test_guidance_of_a_network_with_sources():
     """Both branches in one call: every source twice, the second time dropped."""
     model, given = diffusion_model(), inputs()
     is_dropped = torch.arange(2 * BATCH) >= BATCH
@@ -232,9 +234,11 @@ def test_guidance_of_a_bound_network():
 
     def estimator(source: Tensor, is_dropped: Tensor) -> NetworkEstimator:
         tokens = torch.zeros(len(source), LENGTH, dtype=torch.long)
-        network = model.bind(model.encode(source, is_dropped))
         is_noisy = torch.ones_like(tokens, dtype=torch.bool)
-        return NetworkEstimator(network=network, tokens=tokens, is_noisy=is_noisy, **settings)
+        condition = model.encode(source, is_dropped)
+        return NetworkEstimator(
+            network=model, tokens=tokens, is_noisy=is_noisy, condition=condition, **settings
+        )
 
     both = estimator(torch.cat([sources(), sources()]), is_dropped)
     found = Guided(both, 3.0)(given["x"], given["t"], None).x0_hat
@@ -256,6 +260,7 @@ def draws(is_dropped: Tensor, seed: int = 0) -> Draws:
         eps=torch.randn(batch, LENGTH, DIM, generator=generator),
         is_noisy=torch.ones(batch, LENGTH, dtype=torch.bool),
         is_dropped=is_dropped,
+        self_conditioned=torch.arange(1, batch, 2),
     )
 
 
@@ -263,14 +268,14 @@ def diffusion_loss(
     model: DiffusionTranslationNetwork, source: Tensor, target: Tensor, drawn: Draws
 ) -> Tensor:
     """Mean cross-entropy of a training step."""
-    rows = index_self_conditioned(len(target), 0.5, 0, device=target.device)
     losses = training_loss(
-        model.bind(model.encode(source, drawn.is_dropped), rows),
+        model,
         model.embedding.table(),
         target,
         drawn,
         objective=ObjectiveConfig(masking="none"),
         embedding=EmbeddingConfig(dim=DIM),
+        condition=model.encode(source, drawn.is_dropped),
     )
     return losses.total / losses.num_noisy
 
@@ -293,7 +298,7 @@ def test_dropout_is_in_training_only():
 
         def answer(model: nn.Module) -> Tensor:
             if isinstance(model, DiffusionTranslationNetwork):
-                return model.bind(model.encode(sources()))(**inputs())
+                return model(**inputs(), condition=model.encode(sources()))
             return model(sources(), targets())
 
         assert (answer(model) - answer(plain)).abs().max() > 1e-2
@@ -374,13 +379,13 @@ def test_bfloat16_by_autocast():
     source, target, given = sources(), targets(), inputs()
     single = {name: v.float() if v.is_floating_point() else v for name, v in given.items()}
     model, translator = diffusion_model().float(), baseline().float()
-    expected = model.bind(model.encode(source))(**single)
+    expected = model(**single, condition=model.encode(source))
     with torch.autocast("cpu", torch.bfloat16):
         encoded = model.encode(source, torch.zeros(BATCH, dtype=torch.bool))
-        found = model.bind(encoded)(**single)
+        found = model(**single, condition=encoded)
         rounded = with_bfloat16_weights(model)
         assert isinstance(rounded, DiffusionTranslationNetwork)
-        assert torch.equal(rounded.bind(rounded.encode(source))(**single), found)
+        assert torch.equal(rounded(**single, condition=rounded.encode(source)), found)
         logits = translator(source, target)
         losses = translator.loss(source, target)
         caches = translator.new_caches(BATCH, LENGTH)
@@ -388,7 +393,7 @@ def test_bfloat16_by_autocast():
             translator.start(BATCH), torch.arange(1), translator.encode(source), caches
         )
     assert {each.dtype for each in (found, logits, first)} == {torch.bfloat16}
-    assert caches[0].keys.dtype == encoded.memory.keys.dtype == torch.bfloat16
+    assert caches[0].keys.dtype == encoded.keys.dtype == torch.bfloat16
     assert losses.smoothed.dtype == losses.nll.dtype == torch.float32
     assert (found.float() - expected).abs().mean() < 0.1 * expected.abs().mean()
     exact = translator(source, target)

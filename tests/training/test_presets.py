@@ -7,12 +7,13 @@ from cdcd.config import RunConfig
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.presets import PRESETS, TRANSLATION, preset
 from cdcd.settings import flatten
-from cdcd.training.build import AnyModel, build_model
+from cdcd.training.build import build_model
+from cdcd.training.tasks import AnyNetwork
 
 MODELS = ("diffusion", "autoregressive")
 
 
-def on_meta(config: RunConfig) -> AnyModel:
+def on_meta(config: RunConfig) -> AnyNetwork:
     with torch.device("meta"):
         return build_model(config, config.data.vocab_size)
 

@@ -8,7 +8,6 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ import cdcd
 from cdcd.training import tasks
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.monitoring import Stopped
-from cdcd.training.trainer import Trainer
 
 LONG = {"training.steps": 150, "training.checkpoint_every": 0}
 
@@ -202,17 +200,17 @@ def test_a_loss_that_is_not_finite_names_step_level_and_checkpoint(tmp_path, mon
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
     """The loss of step 3 is finite, but its update is not; the checkpoint after it must not exist."""
-    backward = Trainer._backward
+    trainer = start_tiny(tmp_path / "run")
+    step = trainer.optimiser.step
 
-    def poisoned(trainer: Trainer, *batch: Any) -> Any:
-        found = backward(trainer, *batch)
+    def poisoned() -> None:
         if trainer.step == 3:
             trainer.model.head.bias.grad.fill_(torch.nan)
-        return found
+        step()
 
-    monkeypatch.setattr(Trainer, "_backward", poisoned)
+    monkeypatch.setattr(trainer.optimiser, "step", poisoned)
     with pytest.raises(ValueError, match="not finite after step 4") as caught:
-        train_tiny(tmp_path / "run")
+        trainer.train()
     assert_last_good(tmp_path / "run", str(caught.value), step=2)
 
 

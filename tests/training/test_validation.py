@@ -9,9 +9,10 @@ import torch
 from tiny import metrics, start_tiny, tiny_config
 
 from cdcd.data.vocabulary import PAD
+from cdcd.diffusion.positions import take
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.training.logging import read_metrics
-from cdcd.training.tasks import DiffusionTask
+from cdcd.training.tasks import DiffusionTextTask
 from cdcd.training.validation import LevelReport, ValidationReport, validate
 
 VOCAB = 6
@@ -22,10 +23,10 @@ TOKENS = torch.tensor([[3, 4, 5, PAD, PAD, PAD], [4, 4, PAD, PAD, PAD, PAD]])
 def constant_network(strength):
     """Returns a network that predicts PAD, with logits that may depend on the noise level."""
 
-    def network(x, t, *, c, x0_prev, is_noisy, selection):
+    def network(x, t, *, c, x0_prev, is_noisy, positions=None):
         logits = torch.zeros(*x.shape[:2], VOCAB)
         logits[..., PAD] = strength(t)[:, None]
-        return selection.take(logits)
+        return logits if positions is None else take(logits, positions)
 
     return network
 
@@ -73,7 +74,7 @@ def test_early_stopping_and_the_log_follow_the_fixed_levels(tmp_path, monkeypatc
         level = LevelReport(1.0, 9.0, 0.5, 1.0, at_levels[trainer.step])
         return ValidationReport([level], 9.0 - trainer.step, 9.0)
 
-    monkeypatch.setattr(DiffusionTask, "validate", faked)
+    monkeypatch.setattr(DiffusionTextTask, "validate", faked)
     assert trainer.train() == 1.0
     assert trainer.step == 10
     assert trainer.run.steps()[-1] == 4

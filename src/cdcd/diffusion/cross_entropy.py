@@ -1,7 +1,6 @@
-"""Cross-entropy of bfloat16 logits: computed in float32, a few thousand positions at a time.
+"""Cross-entropy of bfloat16 logits, computed in float32.
 
-At a vocabulary of 32,000 the logits are the largest tensor of a training step. They stay in the
-network's precision, and so does their gradient, softmax − one-hot, which is made from them directly.
+The gradient, softmax − one-hot, is made from the logits directly and stays in bfloat16.
 """
 
 from typing import Any
@@ -11,55 +10,31 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-CHUNK = 2**13
-"""Positions that are held in float32 at a time, unless a kernel computes with each where it is."""
-CHUNK_ON_CPU = 2**6
-"""The same on a CPU, where they should stay in its cache."""
+from cdcd.diffusion.parts import in_parts
 
 
 def cross_entropies(
     logits: Float[Tensor, "positions vocab"], targets: Int[Tensor, " positions"]
 ) -> Float[Tensor, " positions"]:
-    """Nats of each target, in float32 or better."""
+    """Returns the nats of each target, in float32 or better."""
     if logits.dtype != torch.bfloat16:
         return F.cross_entropy(logits, targets, reduction="none")
     return _CrossEntropies.apply(logits, targets)
 
 
-def positions_at_once(logits: Float[Tensor, "positions vocab"]) -> int:
-    """How many positions to take at a time: all, where a compiler holds none of them in float32."""
-    if torch.compiler.is_compiling():
-        return max(1, len(logits))
-    return CHUNK_ON_CPU if logits.is_cpu else CHUNK
-
-
 class _CrossEntropies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
-        size = positions_at_once(logits)
-        parts = zip(logits.split(size), targets.split(size), strict=True)
-        found = [_normaliser_and_picked(part, target) for part, target in parts]
-        normalisers, picked = (torch.cat(column) for column in zip(*found, strict=True))
+        normalisers = in_parts(lambda part: part.float().logsumexp(-1), logits)
         ctx.save_for_backward(logits, targets, normalisers)
-        return normalisers - picked
+        return normalisers - logits.gather(-1, targets[:, None])[:, 0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        logits, targets, normalisers = ctx.saved_tensors
-        columns = torch.arange(logits.shape[1], device=logits.device)
-        size = positions_at_once(logits)
-        parts = [tensor.split(size) for tensor in (logits, targets, normalisers, grads[0])]
-        found = [_gradient(columns, *part) for part in zip(*parts, strict=True)]
-        return torch.cat(found), None
+        return in_parts(_gradient, *ctx.saved_tensors, grads[0]), None
 
 
-def _normaliser_and_picked(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    wide = logits.float()
-    return wide.logsumexp(-1), wide.gather(-1, targets[:, None])[:, 0]
-
-
-def _gradient(
-    columns: Tensor, logits: Tensor, targets: Tensor, normalisers: Tensor, grads: Tensor
-) -> Tensor:
+def _gradient(logits: Tensor, targets: Tensor, normalisers: Tensor, grads: Tensor) -> Tensor:
+    columns = torch.arange(logits.shape[1], device=logits.device)
     probs = (logits.float() - normalisers[:, None]).exp()
     return ((probs - (columns == targets[:, None]).to(probs)) * grads[:, None]).to(logits.dtype)

@@ -6,13 +6,15 @@ the blocks that its rows lie in.
 """
 
 from collections.abc import Collection
+from functools import cache
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cdcd.diffusion.masking import mixed_masks, most_noisy
 from cdcd.diffusion.objective import Draws, ObjectiveConfig
+from cdcd.diffusion.positions import noisy_positions
 from cdcd.diffusion.warping import NoiseSchedule
 from cdcd.seeding import generator_for
 
@@ -23,7 +25,7 @@ BLOCK = 64
 def uniform_times(
     batch: int, *, low_discrepancy: bool, generator: torch.Generator
 ) -> Float[Tensor, " batch"]:
-    """Uniform u; low-discrepancy: one in each of `batch` equal intervals, in random order (§6.1).
+    """Returns uniform u; low-discrepancy: one in each of `batch` equal intervals, in random order (§6.1).
 
     The order is random so that u is independent of everything else that depends on the row.
     """
@@ -37,7 +39,7 @@ def uniform_times(
 def conditioning_masks(
     batch: int, length: int, objective: ObjectiveConfig, *, generator: torch.Generator
 ) -> Bool[Tensor, "batch seq"]:
-    """Masks by the objective's masking strategy."""
+    """Returns masks by the objective's masking strategy."""
     if objective.masking == "none":
         return torch.ones(batch, length, dtype=torch.bool, device=generator.device)
     return mixed_masks(
@@ -55,8 +57,25 @@ def _prefix_share(objective: ObjectiveConfig) -> float:
     ]
 
 
-def room_for_noisy(rows: Collection[int], length: int, objective: ObjectiveConfig) -> int:
-    """The most positions that these masks can leave noisy in some rows of a batch."""
+def self_conditioned_rows(rows: range, objective: ObjectiveConfig) -> list[int]:
+    """Returns the self-conditioned ones among some rows of a batch: evenly spread and fixed.
+
+    They need not be random, since u is permuted over the rows.
+    """
+    if not objective.self_conditioning:
+        return []
+    share = objective.self_conditioned_share
+    return [row for row in rows if int((row + 1) * share) > int(row * share)]
+
+
+@cache
+def num_predicted(objective: ObjectiveConfig, rows: range, length: int) -> tuple[int, int]:
+    """Returns the most positions that can be noisy in some rows of a batch, and in the self-conditioned ones."""
+    chosen = set(self_conditioned_rows(rows, objective))
+    return _most_noisy(rows, length, objective), _most_noisy(chosen, length, objective)
+
+
+def _most_noisy(rows: Collection[int], length: int, objective: ObjectiveConfig) -> int:
     share = _prefix_share(objective)
     if objective.masking == "none" or (objective.prefix_length is not None and 0 < share < 1):
         return len(rows) * length
@@ -65,10 +84,24 @@ def room_for_noisy(rows: Collection[int], length: int, objective: ObjectiveConfi
     return most_noisy(rows, length)
 
 
+@cache
+def self_conditioned_index(
+    objective: ObjectiveConfig, rows: range, device: torch.device | str
+) -> Int[Tensor, " chosen"]:
+    """Returns the self-conditioned ones among some rows, counted from the first; copied to a device once."""
+    chosen = [row - rows.start for row in self_conditioned_rows(rows, objective)]
+    return torch.tensor(chosen, dtype=torch.long, device=device)
+
+
 def noise(
-    shape: tuple[int, int, int], rows: slice, *, seed: int, step: int, device: torch.device
+    shape: tuple[int, int, int],
+    rows: range,
+    *,
+    seed: int,
+    step: int,
+    device: torch.device | str,
 ) -> Float[Tensor, "rows seq embed"]:
-    """The noise of some rows of a batch of this shape."""
+    """Returns the noise of some rows of a batch of this shape."""
     batch, length, dim = shape
     start = rows.start - rows.start % BLOCK
     blocks = []
@@ -86,26 +119,30 @@ def draw_for_step(
     *,
     seed: int,
     step: int,
-    device: torch.device,
-    rows: slice | None = None,
+    device: torch.device | str = "cpu",
+    rows: range | None = None,
+    only_noisy: bool = False,
 ) -> Draws:
-    """The draws of training step `step`, whose batch has the shape (batch, length, embedding
-    dimension): of the whole batch, or of some rows."""
+    """Returns the draws of a training step, whose batch has the shape (batch, length, embedding dimension).
+
+    They are of the whole batch, or of some rows. With `only_noisy` the network is asked for noisy
+    positions alone (and for some given ones, where fewer are noisy than there can be).
+    """
     batch, length, _ = shape
-    rows = rows or slice(0, batch)
+    rows = range(batch) if rows is None else rows
+    part = slice(rows.start, rows.stop)
     generator = generator_for(seed, "draws", step, device=device)
     u = uniform_times(batch, low_discrepancy=objective.low_discrepancy, generator=generator)
-    is_noisy = conditioning_masks(batch, length, objective, generator=generator)
+    is_noisy = conditioning_masks(batch, length, objective, generator=generator)[part]
     dropout = torch.rand(batch, generator=generator, device=device)
-    t_previous = None
-    if objective.self_conditioning_lag:
-        lag = torch.rand(batch, generator=generator, device=device)
-        earlier = u + objective.self_conditioning_lag * lag
-        t_previous = schedule.noise_levels(earlier.clamp(max=1.0)[rows])
+    chosen = self_conditioned_index(objective, rows, device)
+    count, count_first = num_predicted(objective, rows, length)
     return Draws(
-        t=schedule.noise_levels(u[rows]),
+        t=schedule.noise_levels(u[part]),
         eps=noise(shape, rows, seed=seed, step=step, device=device),
-        is_noisy=is_noisy[rows],
-        is_dropped=dropout[rows] < objective.conditioning_dropout,
-        t_previous=t_previous,
+        is_noisy=is_noisy,
+        is_dropped=dropout[part] < objective.conditioning_dropout,
+        self_conditioned=chosen,
+        predicted=noisy_positions(is_noisy, count) if only_noisy else None,
+        predicted_first=noisy_positions(is_noisy[chosen], count_first) if only_noisy else None,
     )

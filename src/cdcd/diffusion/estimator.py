@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from cdcd.diffusion.embedding import Projection
 from cdcd.diffusion.interpolation import expected_embedding
+from cdcd.diffusion.positions import noisy_positions, put
 from cdcd.diffusion.process import scale_input
-from cdcd.diffusion.selection import Selection, select_noisy
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Estimate:
     logits: Float[Tensor, "*positions vocab"]
     x0_hat: Float[Tensor, "batch seq embed"]
     state: Any
-    selection: Selection | None = None
-    """Where the logits stand; None: at all positions, [batch seq vocab]."""
+    positions: Int[Tensor, " predicted"] | None = None
+    """Positions in the flattened batch that the logits are of; None: all, [batch seq vocab]."""
 
 
 @runtime_checkable
@@ -48,9 +48,10 @@ class Estimator(Protocol):
 
 @runtime_checkable
 class Network(Protocol):
-    """A denoising network: the stacked input sequences of §4.1 and §4.3 to logits.
+    """A denoising network: the stacked input sequences of §4.1 and §4.3 to logits at all positions.
 
-    They are of all positions, or, with a selection, of the selected ones.
+    Ours take two more keywords: `positions` of the flattened batch, to predict these alone ([predicted
+    vocab]), and, in translation, a `condition`. They are given only where draws or callers have them.
     """
 
     def __call__(
@@ -61,8 +62,16 @@ class Network(Protocol):
         c: Float[Tensor, "batch seq embed"],
         x0_prev: Float[Tensor, "batch seq embed"],
         is_noisy: Bool[Tensor, "batch seq"],
-        selection: Selection | None = None,
     ) -> Float[Tensor, "*positions vocab"]: ...
+
+
+@runtime_checkable
+class Condition(Protocol):
+    """An input of a network besides the sequence, row by row: an encoded source sentence."""
+
+    def rows(self, rows: Int[Tensor, " chosen"]) -> "Condition":
+        """Returns the condition of some rows."""
+        ...
 
 
 def predict_logits(
@@ -74,9 +83,10 @@ def predict_logits(
     x0_prev: Float[Tensor, "batch seq embed"] | None,
     is_noisy: Bool[Tensor, "batch seq"],
     is_dropped: Bool[Tensor, " batch"] | None = None,
-    selection: Selection | None = None,
+    positions: Int[Tensor, " predicted"] | None = None,
+    condition: Condition | None = None,
 ) -> Float[Tensor, "*positions vocab"]:
-    """Call the network on inputs stacked as in §4.1: the one place where they are scaled and masked.
+    """Calls the network on inputs stacked as in §4.1: the one place where they are scaled and masked.
 
     `x` and `x0_prev` are zero at given positions, `given` at noisy ones, where it would leak the
     answer, and everywhere in rows with dropped conditioning. Only `x` is scaled.
@@ -87,7 +97,9 @@ def predict_logits(
         c = c.masked_fill(is_dropped[:, None, None], 0.0)
     x0_prev = torch.zeros_like(x) if x0_prev is None else x0_prev.masked_fill(~noisy, 0.0)
     x = scale_input(x, t).masked_fill(~noisy, 0.0)
-    return network(x, t, c=c, x0_prev=x0_prev, is_noisy=is_noisy, selection=selection)
+    optional = {"positions": positions, "condition": condition}
+    optional = {name: value for name, value in optional.items() if value is not None}
+    return network(x, t, c=c, x0_prev=x0_prev, is_noisy=is_noisy, **optional)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,14 +122,16 @@ class NetworkEstimator:
     """What is done to x0_hat in sampling."""
     num_predicted: int | None = None
     """Positions that the network is asked for, the noisy ones first; None: all."""
+    condition: Condition | None = None
+    """Source sentences, for a network that takes them."""
 
     def __call__(
         self, x: Float[Tensor, "batch seq embed"], t: Float[Tensor, " batch"], state: Tensor | None
     ) -> Estimate:
         given = F.embedding(self.tokens, self.table)
-        selection = None
+        positions = None
         if self.num_predicted is not None:
-            selection = select_noisy(self.is_noisy, self.num_predicted)
+            positions = noisy_positions(self.is_noisy, self.num_predicted)
         logits = predict_logits(
             self.network,
             x,
@@ -126,14 +140,15 @@ class NetworkEstimator:
             x0_prev=state,
             is_noisy=self.is_noisy,
             is_dropped=self.is_dropped,
-            selection=selection,
+            positions=positions,
+            condition=self.condition,
         )
         plain = self.trained(expected_embedding(logits, self.table), self.table)
         shaped = self._shape(logits, plain)
-        if selection is not None:
-            plain, shaped = selection.put(plain), selection.put(shaped)
+        if positions is not None:
+            plain, shaped = (put(h, positions, self.is_noisy.shape) for h in (plain, shaped))
         x0_hat = torch.where(self.is_noisy[..., None], shaped, given)
-        return Estimate(logits, x0_hat, plain if self.self_conditioning else None, selection)
+        return Estimate(logits, x0_hat, plain if self.self_conditioning else None, positions)
 
     def _shape(self, logits: Tensor, plain: Tensor) -> Float[Tensor, "*positions embed"]:
         """x0_hat under the sampling settings; `plain` where they change nothing."""

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cdcd.diffusion import cross_entropy
+from cdcd.diffusion.parts import in_parts
 
 HALF_SCALE = 256.0
 """Probabilities times this are in float16's range, and so are their products with embeddings."""
@@ -65,13 +65,12 @@ def expected_embedding(
         return interpolate(shaped(logits), table)
     rows = logits.reshape(-1, logits.shape[-1])
     factors = table.to(product_dtype(table.device))
+
+    def scaled(part: Tensor) -> Tensor:
+        return (HALF_SCALE * shaped(part.float())).to(factors.dtype) @ factors
+
     # Sorting for the nucleus needs much memory, compiled or not.
-    at_once = cross_entropy.positions_at_once(rows)
-    size = min(at_once, cross_entropy.CHUNK) if nucleus < 1.0 else at_once
-    found = [
-        (HALF_SCALE * shaped(part.float())).to(factors.dtype) @ factors for part in rows.split(size)
-    ]
-    x0_hat = torch.cat(found).to(table.dtype) / HALF_SCALE
+    x0_hat = in_parts(scaled, rows, even_compiled=nucleus < 1.0).to(table.dtype) / HALF_SCALE
     return x0_hat.view(*logits.shape[:-1], table.shape[-1])
 
 

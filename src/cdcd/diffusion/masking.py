@@ -1,4 +1,4 @@
-"""Conditioning masks (§4.1): which tokens of a sequence are noisy, and which are given.
+"""Conditioning masks (§4.1): they tell the noisy tokens of a sequence from the given ones.
 
 Clean counts are uniform on 0 … length − 1, so that at least one token is always noisy. They are drawn
 in pairs: c for one row of a batch and length − 1 − c for another, which leaves every count uniform and
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def clean_counts(batch: int, length: int, *, generator: torch.Generator) -> Int[Tensor, "batch 1"]:
-    """How many tokens of each sequence are given."""
+    """Returns the number of given tokens of each sequence."""
     drawn = torch.randint(length, (batch, 1), generator=generator, device=generator.device)
     rows = torch.arange(batch, device=generator.device)[:, None]
     is_second = rows & 2 > 0
@@ -22,20 +22,20 @@ def clean_counts(batch: int, length: int, *, generator: torch.Generator) -> Int[
 
 
 def most_noisy(rows: Collection[int], length: int) -> int:
-    """The most tokens that can be noisy in these rows of a batch: exact if every partner is there."""
+    """Returns the most tokens that can be noisy in some rows of a batch: exact if every partner is among them."""
     partnered = sum(row ^ 2 in rows for row in rows)
     return partnered // 2 * (length + 1) + (len(rows) - partnered) * length
 
 
 def prefix_masks(counts: Int[Tensor, "batch 1"], length: int) -> Bool[Tensor, "batch seq"]:
-    """The first tokens given, the rest noisy."""
+    """Returns masks with the first tokens given, the rest noisy."""
     return torch.arange(length, device=counts.device) >= counts
 
 
 def random_masks(
     counts: Int[Tensor, "batch 1"], length: int, *, generator: torch.Generator
 ) -> Bool[Tensor, "batch seq"]:
-    """So many given tokens at random positions."""
+    """Returns masks with so many given tokens at random positions."""
     scores = torch.rand(len(counts), length, generator=generator, device=generator.device)
     return scores.argsort(1).argsort(1) >= counts
 
@@ -48,7 +48,7 @@ def mixed_masks(
     generator: torch.Generator,
     prefix_length: int | None = None,
 ) -> Bool[Tensor, "batch seq"]:
-    """Prefix masks for a share of the sequences, of random or fixed length, random masks for the others."""
+    """Returns prefix masks, of random or fixed length, for a share of the sequences, random masks for the others."""
     counts = clean_counts(batch, length, generator=generator)
     scattered = random_masks(counts, length, generator=generator)
     if prefix_length is not None:

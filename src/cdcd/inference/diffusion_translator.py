@@ -38,8 +38,8 @@ from cdcd.inference.translator import (
     refuse_others,
 )
 from cdcd.networks.capture import make_recorder
-from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork, Source
-from cdcd.networks.encoder_decoder import Memory
+from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
+from cdcd.networks.encoder_decoder import EncodedSource
 from cdcd.networks.precision import Autocast, with_bfloat16_weights
 from cdcd.settings import override
 
@@ -180,8 +180,7 @@ class DiffusionTranslator(Translator):
             is_dropped[len(source) // 2 :] = True
         with Autocast(self.model, self.device, self.network_dtype).precision():
             encoded = self.model.encode(source, is_dropped)
-        memory = encoded.memory
-        sources = (memory.keys, memory.values, memory.is_real, encoded.condition)
+        sources = (encoded.keys, encoded.values, encoded.is_visible, encoded.lengths)
         part = config.of_evaluation
         bind = partial(self._bind, config=part, guided=guided)
 
@@ -201,19 +200,19 @@ class DiffusionTranslator(Translator):
         is_noisy: Tensor,
         keys: Tensor,
         values: Tensor,
-        is_real: Tensor,
-        condition: Tensor,
+        is_visible: Tensor,
+        lengths: Tensor,
         *,
         config: SamplingConfig,
         guided: bool,
         num_predicted: int | None = None,
     ) -> Estimator:
-        bound = self.model.bind(Source(Memory(keys, values, is_real), condition))
-        network = Autocast(bound, self.device, self.network_dtype)
+        network = Autocast(self.model, self.device, self.network_dtype)
         if guided:
             tokens, is_noisy = tokens.repeat(2, 1), is_noisy.repeat(2, 1)
         estimator = make_estimator(network, self.table, tokens, is_noisy, self.config, config)
-        estimator = replace(estimator, num_predicted=num_predicted)
+        condition = EncodedSource(keys, values, is_visible, lengths)
+        estimator = replace(estimator, num_predicted=num_predicted, condition=condition)
         return Guided(estimator, config.guidance_scale) if guided else estimator
 
 

@@ -30,8 +30,9 @@ from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNe
 from cdcd.networks.diffusion_text import DiffusionTextNetwork
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
 from cdcd.networks.precision import choose_device, choose_dtype
-from cdcd.training.build import AnyModel, build_model
+from cdcd.training.build import build_model
 from cdcd.training.checkpoint import Checkpoint, RunDirectory, check_shapes, without_prefix
+from cdcd.training.tasks import AnyNetwork
 
 
 def load(
@@ -100,7 +101,7 @@ class Loaded:
 
     config: RunConfig
     tokenizer: Tokenizer
-    model: AnyModel
+    model: AnyNetwork
     dtype: torch.dtype
     saved: Checkpoint
     what: str

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cdcd.diffusion.estimator import Estimate, Estimator
+from cdcd.diffusion.positions import put, take
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo
 
 Given = Callable[[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]], Estimator]
@@ -76,11 +77,11 @@ def _answers(
 ) -> tuple[Int[Tensor, "batch seq"], Float[Tensor, "batch seq"]]:
     """A token for each place that was predicted, and its ln p."""
     log_p = torch.log_softmax(_without(estimate.logits.to(u.dtype), never), dim=-1)
-    where = estimate.selection
-    if where is None:
+    positions = estimate.positions
+    if positions is None:
         return choose(log_p, temperature, u)
-    chosen, log_p = choose(log_p, temperature, where.take(u))
-    return where.put(chosen), where.put(log_p)
+    chosen, log_p = choose(log_p, temperature, take(u, positions))
+    return put(chosen, positions, u.shape), put(log_p, positions, u.shape)
 
 
 def choose(

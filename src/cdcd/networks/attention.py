@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cdcd.diffusion.selection import Selection
 from cdcd.networks.precision import working_dtype
 
 try:
@@ -93,18 +92,17 @@ class Attention(nn.Module):
         rotary: RotaryEmbedding | None = None,
         positions: Int[Tensor, " seq"] | None = None,
         cache: KeyValueCache | None = None,
-        selection: Selection | None = None,
-        is_real: Bool[Tensor, "batch seq"] | None = None,
-    ) -> Float[Tensor, "*positions width"]:
-        """Attends within `h`, padding apart; with a cache also to what was read before `positions`."""
+        is_visible: Bool[Tensor, "batch seq"] | None = None,
+    ) -> Float[Tensor, "batch seq width"]:
+        """Attends within `h`, hidden positions apart; with a cache also to the inputs before `positions`."""
         projected = self.qkv(h)
-        if rotary is not None and is_real is None and self._fits_one_tile(projected, rotary):
+        if rotary is not None and is_visible is None and self._fits_one_tile(projected, rotary):
             assert mix_heads is not None
             length = h.shape[1]
             mixed = mix_heads(projected, rotary.cos[:length], rotary.sin[:length])
         else:
-            mixed = self._mix(projected, rotary, positions, cache, is_real)
-        return self.out(mixed if selection is None else selection.take(mixed))
+            mixed = self._mix(projected, rotary, positions, cache, is_visible)
+        return self.out(mixed)
 
     def new_cache(self, batch_size: int, capacity: int) -> KeyValueCache:
         """Returns an empty cache in the dtype in which keys and values are computed."""
@@ -131,19 +129,19 @@ class Attention(nn.Module):
         rotary: RotaryEmbedding | None,
         positions: Int[Tensor, " seq"] | None,
         cache: KeyValueCache | None,
-        is_real: Bool[Tensor, "batch seq"] | None,
+        is_visible: Bool[Tensor, "batch seq"] | None,
     ) -> Float[Tensor, "batch seq width"]:
         q, k, v = projected.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         if rotary is not None:
             q, k = rotary(q, positions), rotary(k, positions)
-        is_causal, is_visible = self.causal, None if is_real is None else is_real[:, None, None]
+        is_causal, mask = self.causal, None if is_visible is None else is_visible[:, None, None]
         if cache is not None:
             assert self.causal
             assert positions is not None
             cache.write(k, v, positions)
             k, v = cache.keys, cache.values
-            is_causal, is_visible = False, cache.is_visible(positions)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=is_visible, is_causal=is_causal)
+            is_causal, mask = False, cache.is_visible(positions)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
         return mixed.transpose(1, 2).flatten(2)
 
 

@@ -15,6 +15,7 @@ from cdcd.diffusion.cross_entropy import cross_entropies
 from cdcd.networks.attention import KeyValueCache, RotaryEmbedding, new_caches
 from cdcd.networks.diffusion_text import NetworkConfig
 from cdcd.networks.layers import Block, LayerNorm, initialise_blocks
+from cdcd.networks.precision import residual
 
 INITIAL_LOGIT = 0.2
 """Deviation of a new tied model's logits: small enough for a loss near ln(vocab_size)."""
@@ -42,7 +43,7 @@ class AutoregressiveTextNetwork(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """As the diffusion network; small embeddings, which the first LayerNorm brings to size."""
+        """Draws weights as for the diffusion network; the first LayerNorm brings small embeddings to size."""
         initialise_blocks(self.blocks)
         width = self.embedding.embedding_dim
         nn.init.normal_(self.embedding.weight, std=INITIAL_LOGIT * width**-0.5)
@@ -51,23 +52,23 @@ class AutoregressiveTextNetwork(nn.Module):
             nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq vocab"]:
-        """Logits: those at i predict token i from the tokens before it."""
+        """Returns logits: those at i predict token i from the tokens before it."""
         return self._logits(self.hidden(tokens))
 
     def hidden(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
-        """The states that predict the tokens: state i has read the tokens before i, not token i."""
+        """Returns the states that predict the tokens: state i has read the tokens before i, not token i."""
         return self._read(self.inputs(tokens)[:, :-1])
 
     def features(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch width"]:
-        """The state that has read the whole sequence, its last token too."""
+        """Returns the state that has read the whole sequence, its last token too."""
         return self.states(tokens)[:, -1]
 
     def states(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch inputs width"]:
-        """State i has read the first i tokens, from none to all."""
+        """Returns states, of which number i has read the first i tokens, from none to all."""
         return self._read(self.inputs(tokens))
 
     def inputs(self, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch inputs"]:
-        """What the network reads: the start, then the tokens."""
+        """Returns the inputs of the network: the start, then the tokens."""
         return F.pad(tokens, (1, 0), value=self.vocab_size)
 
     def next_logits(
@@ -76,7 +77,7 @@ class AutoregressiveTextNetwork(nn.Module):
         positions: Int[Tensor, " seq"],
         caches: list[KeyValueCache],
     ) -> Float[Tensor, "batch vocab"]:
-        """Read more `inputs`, after those in the caches; logits of the token that comes next."""
+        """Reads more `inputs`, after those in the caches; returns logits of the token that comes next."""
         return self._logits(self._read(inputs, positions, caches)[:, -1])
 
     def new_caches(self, batch_size: int, capacity: int) -> list[KeyValueCache]:
@@ -89,8 +90,8 @@ class AutoregressiveTextNetwork(nn.Module):
         positions: Int[Tensor, " seq"] | None = None,
         caches: list[KeyValueCache] | None = None,
     ) -> Float[Tensor, "batch seq width"]:
-        """The final normalised state at each input."""
-        h = self.embedding(inputs)
+        """Returns the final normalised state at each input."""
+        h = residual(self.embedding(inputs))
         for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
             h = block(h, None, self.rotary, positions, cache)
         return self.norm(h)
@@ -102,10 +103,10 @@ class AutoregressiveTextNetwork(nn.Module):
 def token_nll(
     logits: Float[Tensor, "batch seq vocab"], tokens: Int[Tensor, "batch seq"]
 ) -> Float[Tensor, "batch seq"]:
-    """−ln p of each token, in nats, in float32 or better."""
+    """Returns −ln p of each token, in nats, in float32 or better."""
     return cross_entropies(logits.flatten(0, 1), tokens.flatten()).view_as(tokens)
 
 
-def counted(tokens: Int[Tensor, "batch seq"]) -> Bool[Tensor, "batch seq"]:
-    """Where a token is to be predicted: everywhere but in the padding. The end of a document counts."""
+def is_predicted(tokens: Int[Tensor, "batch seq"]) -> Bool[Tensor, "batch seq"]:
+    """Returns the mask of tokens that are no padding; the end of a document is predicted too."""
     return tokens != PAD

@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cdcd.networks.attention import KeyValueCache, new_caches
-from cdcd.networks.autoregressive_text import counted, token_nll
+from cdcd.networks.autoregressive_text import is_predicted, token_nll
 from cdcd.networks.encoder_decoder import (
     DecoderBlock,
+    EncodedSource,
     Encoder,
-    Memory,
     Seq2SeqConfig,
     TokenInput,
-    find_real,
+    find_visible,
     initialise,
     make_rotary,
-    project_memory,
+    project_source,
 )
 from cdcd.networks.layers import LayerNorm
 
@@ -34,7 +34,7 @@ class TargetLosses:
     """Losses of each token of the targets, in nats, zero in the padding."""
 
     smoothed: Float[Tensor, "batch seq"]
-    """What is trained on: cross-entropy with smoothed labels."""
+    """Cross-entropy with smoothed labels, the loss in training."""
     nll: Float[Tensor, "batch seq"]
     """−ln p of the token."""
 
@@ -62,7 +62,7 @@ class AutoregressiveTranslationNetwork(nn.Module):
     def forward(
         self, source: Int[Tensor, "batch source"], target: Int[Tensor, "batch seq"]
     ) -> Float[Tensor, "batch seq vocab"]:
-        """Logits: those at i predict token i from the source and the tokens before it."""
+        """Returns logits: those at i predict token i from the source and the tokens before it."""
         inputs = F.pad(target[:, :-1], (1, 0), value=self.vocab_size)
         return self._logits(self._read(inputs, self.encode(source)))
 
@@ -72,22 +72,22 @@ class AutoregressiveTranslationNetwork(nn.Module):
         target: Int[Tensor, "batch seq"],
         label_smoothing: float = 0.1,
     ) -> TargetLosses:
-        """The losses of the targets, of which `label_smoothing` goes to all tokens alike."""
-        logits, is_counted = self(source, target), counted(target)
+        """Returns the losses of the targets, of which `label_smoothing` goes to all tokens alike."""
+        logits, is_token = self(source, target), is_predicted(target)
         nll = token_nll(logits, target)
         # −Σ ln p / vocab_size is the NLL, plus the token's logit, less the mean of all.
         picked = logits.gather(-1, target[..., None])[..., 0].to(nll.dtype)
         smoothed = nll + label_smoothing * (picked - logits.mean(-1, dtype=nll.dtype))
-        return TargetLosses(smoothed * is_counted, nll * is_counted)
+        return TargetLosses(smoothed * is_token, nll * is_token)
 
-    def encode(self, source: Int[Tensor, "sources source"]) -> Memory:
-        """Read the sources, once for all tokens of their targets."""
-        is_real = find_real(source)
-        encoded = self.encoder(source, self.embedding.weight, is_real)
-        return project_memory(self.blocks, encoded, is_real)
+    def encode(self, source: Int[Tensor, "sources source"]) -> EncodedSource:
+        """Reads the sources, once for all tokens of their targets."""
+        is_visible = find_visible(source)
+        encoded = self.encoder(source, self.embedding.weight, is_visible)
+        return project_source(self.blocks, encoded, is_visible, is_visible.sum(1))
 
     def start(self, batch_size: int) -> Int[Tensor, "batch 1"]:
-        """The first input of each row."""
+        """Returns the first input of each row."""
         device = self.embedding.weight.device
         return torch.full((batch_size, 1), self.vocab_size, device=device)
 
@@ -95,14 +95,14 @@ class AutoregressiveTranslationNetwork(nn.Module):
         self,
         inputs: Int[Tensor, "batch seq"],
         positions: Int[Tensor, " seq"],
-        memory: Memory,
+        source: EncodedSource,
         caches: list[KeyValueCache],
     ) -> Float[Tensor, "batch vocab"]:
-        """Read more `inputs`, after those in the caches; logits of the token that comes next.
+        """Reads more `inputs`, after those in the caches; returns logits of the token that comes next.
 
         There can be several rows a source; those of one follow one another.
         """
-        return self._logits(self._read(inputs, memory, positions, caches)[:, -1])
+        return self._logits(self._read(inputs, source, positions, caches)[:, -1])
 
     def new_caches(self, batch_size: int, capacity: int) -> list[KeyValueCache]:
         """Returns each block's empty cache for `capacity` inputs."""
@@ -111,15 +111,15 @@ class AutoregressiveTranslationNetwork(nn.Module):
     def _read(
         self,
         inputs: Int[Tensor, "batch seq"],
-        memory: Memory,
+        source: EncodedSource,
         positions: Int[Tensor, " seq"] | None = None,
         caches: list[KeyValueCache] | None = None,
     ) -> Float[Tensor, "batch seq width"]:
-        """The final normalised state at each input."""
+        """Returns the final normalised state at each input."""
         h = self.input(inputs, self.embedding.weight, positions)
         kept = caches or [None] * len(self.blocks)
-        for block, attended, cache in zip(self.blocks, memory.blocks(), kept, strict=True):
-            h = block(h, None, attended, self.rotary, positions=positions, cache=cache)
+        for block, attended, cache in zip(self.blocks, source.blocks(), kept, strict=True):
+            h = block(h, None, attended, self.rotary, positions, cache)
         return self.norm(h)
 
     def _logits(self, h: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocab"]:

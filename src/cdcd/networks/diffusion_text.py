@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from cdcd.diffusion.embedding import Embedding, EmbeddingConfig
 from cdcd.diffusion.process import ProcessConfig
-from cdcd.diffusion.selection import Selection
 from cdcd.networks.attention import RotaryEmbedding
 from cdcd.networks.layers import (
     Block,
@@ -17,6 +16,7 @@ from cdcd.networks.layers import (
     TimeEmbedding,
     initialise_blocks,
 )
+from cdcd.networks.precision import residual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class NetworkConfig:
     time_units: int = 128
     """Units of the timestep embedding's MLP."""
     time_input: bool = True
-    """Tell the network the noise level (off: App. B.2, a negative result)."""
+    """Give the noise level to the network (off: App. B.2, a negative result)."""
     tied_head: bool = False
     """Autoregressive models only: the output layer shares the weights of the input embedding."""
 
@@ -79,7 +79,7 @@ class DiffusionTextNetwork(nn.Module):
 
     @torch.no_grad()
     def _initialise(self, dim: int) -> None:
-        """Normal with deviation 1/sqrt(inputs), residual branches scaled down with depth."""
+        """Draws weights of deviation 1/sqrt(inputs), and scales residual branches down with depth."""
         initialise_blocks(self.blocks)
         nn.init.normal_(self.stack.weight, std=dim**-0.5)
         # The network starts as if it had no self-conditioning.
@@ -95,14 +95,12 @@ class DiffusionTextNetwork(nn.Module):
         c: Float[Tensor, "batch seq embed"],
         x0_prev: Float[Tensor, "batch seq embed"],
         is_noisy: Bool[Tensor, "batch seq"],
-        selection: Selection | None = None,
+        positions: Int[Tensor, " predicted"] | None = None,
     ) -> Float[Tensor, "*positions vocab"]:
         stacked = torch.cat([x, c, x0_prev, is_noisy[..., None].to(x.dtype)], dim=-1)
-        h, time = self.stack(stacked), self.time(t)
+        h, time = residual(self.stack(stacked)), self.time(t)
         if not self.time_input:
             time = torch.ones_like(time)
-        for block in self.blocks[:-1]:
+        for block in self.blocks:
             h = block(h, time, self.rotary)
-        # What is not selected matters to the others up to here, and no further.
-        h = self.blocks[-1](h, time, self.rotary, selection=selection)
-        return self.head(self.norm(h, time, selection).to(h.dtype))
+        return self.head(self.norm(h, time), positions)

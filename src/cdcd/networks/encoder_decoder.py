@@ -1,10 +1,11 @@
 """Parts of the encoder-decoder (§4.4): the original Transformer's, shared by both translation models.
 
-    source tokens -> Encoder -> Memory -> decoder blocks: self-attention, attention to the source, MLP
+    source tokens -> Encoder -> EncodedSource
+                  -> decoder blocks: self-attention, attention to the source, MLP
 
-The encoder reads a source once. What the decoder's blocks attend to, the keys and values of every
-block, is made there and then (`Memory`), and serves every call of the decoder after it: both passes
-of a training step, all steps of sampling, every token of decoding.
+The encoder reads a source once. The keys and values of every block of the decoder are made from it at
+once, and serve every call of the decoder after that: both passes of a training step, all steps of
+sampling, every token of decoding.
 
 NOTE(paper): the paper says "very similar to the original Transformer". LayerNorm stands before each
 branch, not after the sum: that trains without a long warm-up, which the paper does not mention, and
@@ -14,7 +15,7 @@ branch before it is added and on the embedded inputs; not on attention weights.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,10 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cdcd.data.vocabulary import PAD
-from cdcd.diffusion.selection import Selection
 from cdcd.networks.attention import Attention, KeyValueCache, RotaryEmbedding
 from cdcd.networks.layers import LayerNorm, make_norm
-from cdcd.networks.precision import working_dtype
+from cdcd.networks.precision import residual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Seq2SeqConfig:
     time_units: int = 128
     """Units of the timestep embedding's MLP; diffusion models only."""
     relative_positions: bool = False
-    """Tell self-attention how far apart tokens are (RoPE), besides where they are; not in the paper."""
+    """Give self-attention the distances of tokens (RoPE) besides their positions; not in the paper."""
 
     def __post_init__(self) -> None:
         sizes = ("num_encoder_blocks", "num_decoder_blocks", "width", "hidden", "num_heads")
@@ -74,67 +74,59 @@ class Seq2SeqConfig:
 
 
 def make_rotary(config: Seq2SeqConfig, length: int) -> RotaryEmbedding | None:
-    """What turns queries and keys, where self-attention is told of relative positions."""
+    """Returns the rotation of queries and keys, where self-attention knows relative positions."""
     if not config.relative_positions:
         return None
     return RotaryEmbedding(config.width // config.num_heads, length)
 
 
 def transformer_tiny() -> Seq2SeqConfig:
-    """For small data, on a CPU."""
+    """Returns a size for small data, on a CPU."""
     return Seq2SeqConfig(
         num_encoder_blocks=2, num_decoder_blocks=2, width=128, hidden=512, num_heads=4
     )
 
 
 def transformer_base() -> Seq2SeqConfig:
-    """Transformer base (§6.6), the size of Vaswani et al. (2017)."""
+    """Returns Transformer base (§6.6), the size of Vaswani et al. (2017)."""
     return Seq2SeqConfig()
 
 
 def transformer_big() -> Seq2SeqConfig:
-    """Transformer big (§6.6), with the dropout of Vaswani et al. (2017) for English-German."""
+    """Returns Transformer big (§6.6), with the dropout of Vaswani et al. (2017) for English-German."""
     return Seq2SeqConfig(width=1024, hidden=4096, num_heads=16, dropout=0.3)
 
 
 @dataclass(frozen=True, eq=False)
-class BlockMemory:
-    """What one block of the decoder attends to."""
+class EncodedSource:
+    """A batch of sources that have been read: the keys and values that the decoder attends to."""
 
-    keys: Float[Tensor, "sources heads source dim"]
-    values: Float[Tensor, "sources heads source dim"]
-    is_real: Bool[Tensor, "sources source"]
-    """Where there is no padding."""
+    keys: Float[Tensor, "*blocks sources heads source dim"]
+    values: Float[Tensor, "*blocks sources heads source dim"]
+    is_visible: Bool[Tensor, "sources source"]
+    """True where a source has a token, False in its padding."""
+    lengths: Int[Tensor, " sources"]
+    """Numbers of tokens; 0: unknown."""
 
+    def rows(self, rows: Int[Tensor, " chosen"]) -> "EncodedSource":
+        """Returns some of the sources."""
+        return EncodedSource(
+            self.keys[:, rows], self.values[:, rows], self.is_visible[rows], self.lengths[rows]
+        )
 
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """What all blocks of the decoder attend to: a batch of sources that have been read."""
-
-    keys: Float[Tensor, "blocks sources heads source dim"]
-    values: Float[Tensor, "blocks sources heads source dim"]
-    is_real: Bool[Tensor, "sources source"]
-
-    @property
-    def num_sources(self) -> int:
-        return self.keys.shape[1]
-
-    def take(self, rows: Int[Tensor, " chosen"]) -> "Memory":
-        """Some of the sources."""
-        return Memory(self.keys[:, rows], self.values[:, rows], self.is_real[rows])
-
-    def blocks(self) -> list[BlockMemory]:
+    def blocks(self) -> "list[EncodedSource]":
+        """Returns what each block of the decoder attends to."""
         pairs = zip(self.keys.unbind(), self.values.unbind(), strict=True)
-        return [BlockMemory(k, v, self.is_real) for k, v in pairs]
+        return [replace(self, keys=keys, values=values) for keys, values in pairs]
 
 
-def find_real(tokens: Int[Tensor, "batch seq"]) -> Bool[Tensor, "batch seq"]:
-    """Where there is no padding. The first position always counts, so that a row is never empty."""
+def find_visible(tokens: Int[Tensor, "batch seq"]) -> Bool[Tensor, "batch seq"]:
+    """Returns the mask of tokens that are no padding, and of the first: no row is empty."""
     return (tokens != PAD) | (torch.arange(tokens.shape[1], device=tokens.device) == 0)
 
 
 def sinusoids(length: int, width: int) -> Float[Tensor, "length width"]:
-    """The original Transformer's positions: sines, then cosines, wavelengths from 2π to 10,000·2π."""
+    """Returns the original Transformer's positions: sines, then cosines, wavelengths from 2π to 10,000·2π."""
     exponents = torch.arange(width // 2, dtype=torch.float64) / max(1, width // 2 - 1)
     angles = torch.arange(length)[:, None] * 10_000.0**-exponents
     return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
@@ -158,12 +150,11 @@ class TokenInput(nn.Module):
         table: Float[Tensor, "vocab width"],
         positions: Int[Tensor, " seq"] | None = None,
     ) -> Float[Tensor, "batch seq width"]:
-        """The tokens' positions are 0, 1, 2, … unless they are given."""
-        where = slice(tokens.shape[1]) if positions is None else positions
+        """Returns the inputs of tokens whose positions are 0, 1, 2, … unless they are given."""
+        index = slice(tokens.shape[1]) if positions is None else positions
         # Whole tokens are dropped, not their positions.
         embedded = self.token_dropout(F.embedding(tokens, table))
-        h = self.scale * embedded + self.positions[where]
-        return self.dropout(h.to(working_dtype(table)))
+        return self.dropout(residual(self.scale * embedded + self.positions[index]))
 
 
 class CrossAttention(nn.Module):
@@ -179,26 +170,24 @@ class CrossAttention(nn.Module):
     def project(
         self, encoded: Float[Tensor, "sources source width"]
     ) -> Float[Tensor, "2 sources heads source dim"]:
-        """The keys and the values of the sources."""
+        """Returns the keys and the values of the sources."""
         return self.key_value(encoded).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
 
     def forward(
         self,
         h: Float[Tensor, "batch seq width"],
-        memory: BlockMemory,
-        selection: Selection | None = None,
-    ) -> Float[Tensor, "*positions width"]:
-        """Attend from each row to its source.
+        source: EncodedSource,
+    ) -> Float[Tensor, "batch seq width"]:
+        """Attends from each row to its source.
 
         With several rows a source, they follow one another: they are read as one longer sequence of
         queries, so that the source's keys and values need no copies.
         """
-        grouped = h.unflatten(0, (len(memory.keys), -1)).flatten(1, 2)
+        grouped = h.unflatten(0, (len(source.keys), -1)).flatten(1, 2)
         q = self.query(grouped).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        is_visible = memory.is_real[:, None, None]
-        mixed = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=is_visible)
-        mixed = mixed.transpose(1, 2).reshape(h.shape)
-        return self.out(mixed if selection is None else selection.take(mixed))
+        is_visible = source.is_visible[:, None, None]
+        mixed = F.scaled_dot_product_attention(q, source.keys, source.values, attn_mask=is_visible)
+        return self.out(mixed.transpose(1, 2).reshape(h.shape))
 
 
 class FeedForward(nn.Module):
@@ -209,7 +198,7 @@ class FeedForward(nn.Module):
         self.hidden = nn.Linear(width, hidden)
         self.out = nn.Linear(hidden, width)
 
-    def forward(self, h: Float[Tensor, "*positions width"]) -> Float[Tensor, "*positions width"]:
+    def forward(self, h: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
         return self.out(F.relu(self.hidden(h)))
 
 
@@ -228,47 +217,44 @@ class EncoderBlock(nn.Module):
         self,
         h: Float[Tensor, "batch seq width"],
         rotary: RotaryEmbedding | None,
-        is_real: Bool[Tensor, "batch seq"],
+        is_visible: Bool[Tensor, "batch seq"],
     ) -> Float[Tensor, "batch seq width"]:
-        h = h + self.dropout(self.attention(self.attention_norm(h), rotary, is_real=is_real))
+        h = h + self.dropout(self.attention(self.attention_norm(h), rotary, is_visible=is_visible))
         return h + self.dropout(self.mlp(self.mlp_norm(h)))
 
 
 class DecoderBlock(nn.Module):
     """Self-attention, attention to the source, then an MLP, each behind a LayerNorm.
 
-    The LayerNorms are conditional, unless `condition_units` is None: then there is no condition.
+    The LayerNorms are conditional, unless `time_units` is None: then the block takes no time.
     """
 
     def __init__(
-        self, config: Seq2SeqConfig, condition_units: int | None, *, causal: bool = False
+        self, config: Seq2SeqConfig, time_units: int | None, *, causal: bool = False
     ) -> None:
         super().__init__()
-        self.attention_norm = make_norm(config.width, condition_units)
+        self.attention_norm = make_norm(config.width, time_units)
         self.attention = Attention(config.width, config.num_heads, causal=causal)
-        self.source_norm = make_norm(config.width, condition_units)
+        self.source_norm = make_norm(config.width, time_units)
         self.source = CrossAttention(config.width, config.num_heads)
-        self.mlp_norm = make_norm(config.width, condition_units)
+        self.mlp_norm = make_norm(config.width, time_units)
         self.mlp = FeedForward(config.width, config.hidden)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
         self,
         h: Float[Tensor, "batch seq width"],
-        condition: Float[Tensor, "batch units"] | None,
-        memory: BlockMemory,
+        time: Float[Tensor, "batch units"] | None,
+        source: EncodedSource,
         rotary: RotaryEmbedding | None,
-        *,
         positions: Int[Tensor, " seq"] | None = None,
         cache: KeyValueCache | None = None,
-        selection: Selection | None = None,
-    ) -> Float[Tensor, "*positions width"]:
-        """The new residual stream, at all positions or at the selected ones."""
-        normed = self.attention_norm(h, condition)
-        h = h + self.dropout(self.attention(normed, rotary, positions, cache))
-        mixed = self.source(self.source_norm(h, condition), memory, selection)
-        h = (h if selection is None else selection.take(h)) + self.dropout(mixed)
-        return h + self.dropout(self.mlp(self.mlp_norm(h, condition, selection)))
+    ) -> Float[Tensor, "batch seq width"]:
+        """Returns the new residual stream; `source` is that of this block."""
+        attended = self.attention(self.attention_norm(h, time), rotary, positions, cache)
+        h = h + self.dropout(attended)
+        h = h + self.dropout(self.source(self.source_norm(h, time), source))
+        return h + self.dropout(self.mlp(self.mlp_norm(h, time)))
 
 
 class Encoder(nn.Module):
@@ -287,7 +273,7 @@ class Encoder(nn.Module):
         self,
         tokens: Int[Tensor, "batch seq"],
         table: Float[Tensor, "vocab width"],
-        is_real: Bool[Tensor, "batch seq"],
+        is_visible: Bool[Tensor, "batch seq"],
     ) -> Float[Tensor, "batch seq width"]:
         if tokens.shape[1] > self.length:
             raise ValueError(
@@ -295,27 +281,28 @@ class Encoder(nn.Module):
             )
         h = self.input(tokens, table)
         for block in self.blocks:
-            h = block(h, self.rotary, is_real)
+            h = block(h, self.rotary, is_visible)
         return self.norm(h).to(h.dtype)
 
 
-def project_memory(
+def project_source(
     blocks: Iterable[nn.Module],
     encoded: Float[Tensor, "sources source width"],
-    is_real: Bool[Tensor, "sources source"],
-) -> Memory:
-    """The keys and values that each block of the decoder makes of the encoded sources."""
+    is_visible: Bool[Tensor, "sources source"],
+    lengths: Int[Tensor, " sources"],
+) -> EncodedSource:
+    """Computes the keys and values that each block of the decoder makes of the encoded sources."""
     projected = []
     for block in blocks:
         assert isinstance(block, DecoderBlock)
         projected.append(block.source.project(encoded))
     keys, values = torch.stack(projected, dim=1).unbind()
-    return Memory(keys, values, is_real)
+    return EncodedSource(keys, values, is_visible, lengths)
 
 
 @torch.no_grad()
 def initialise(blocks: nn.ModuleList, *, num_branches: int) -> None:
-    """Normal with deviation 1/sqrt(inputs), residual branches scaled down with their number."""
+    """Draws weights of deviation 1/sqrt(inputs), and scales residual branches down with their number."""
     depth = (num_branches * len(blocks)) ** -0.5
     for module in blocks.modules():
         if isinstance(module, Attention | CrossAttention | FeedForward):

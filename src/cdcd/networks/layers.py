@@ -13,8 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cdcd.diffusion.selection import Selection
+from cdcd.diffusion.positions import take
 from cdcd.networks.attention import Attention, KeyValueCache, RotaryEmbedding
+from cdcd.networks.precision import working_dtype
 
 
 class TimeEmbedding(nn.Module):
@@ -51,27 +52,18 @@ class ConditionalLayerNorm(nn.Module):
         nn.init.zeros_(self.modulation.bias)
 
     def forward(
-        self,
-        h: Float[Tensor, "*positions width"],
-        time: Float[Tensor, "batch units"],
-        selection: Selection | None = None,
-    ) -> Float[Tensor, "*positions width"]:
-        """Normalise `h` of all positions, or of the selected ones."""
-        modulation = self.modulation(time)
-        modulation = modulation[:, None] if selection is None else selection.take_rows(modulation)
-        shift, scale = modulation.chunk(2, dim=-1)
+        self, h: Float[Tensor, "batch seq width"], time: Float[Tensor, "batch units"]
+    ) -> Float[Tensor, "batch seq width"]:
+        shift, scale = self.modulation(time)[:, None].chunk(2, dim=-1)
         return torch.addcmul(shift, F.layer_norm(h, (self.width,)), 1 + scale)
 
 
 class LayerNorm(nn.LayerNorm):
-    """LayerNorm with a learnt shift and scale, in the place of a conditional one where there is no time."""
+    """LayerNorm with a learnt shift and scale, for blocks without a timestep."""
 
     def forward(
-        self,
-        input: Float[Tensor, "*positions width"],
-        time: None = None,
-        selection: Selection | None = None,
-    ) -> Float[Tensor, "*positions width"]:
+        self, input: Float[Tensor, "batch seq width"], time: None = None
+    ) -> Float[Tensor, "batch seq width"]:
         return super().forward(input)
 
 
@@ -104,22 +96,20 @@ class Block(nn.Module):
         rotary: RotaryEmbedding,
         positions: Int[Tensor, " seq"] | None = None,
         cache: KeyValueCache | None = None,
-        selection: Selection | None = None,
-    ) -> Float[Tensor, "*positions width"]:
-        """The new residual stream, at all positions or at the selected ones."""
-        mixed = self.attention(self.attention_norm(h, time), rotary, positions, cache, selection)
-        h = mixed + (h if selection is None else selection.take(h))
-        return h + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(h, time, selection))))
+    ) -> Float[Tensor, "batch seq width"]:
+        """Returns the new residual stream."""
+        h = h + self.attention(self.attention_norm(h, time), rotary, positions, cache)
+        return h + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(h, time))))
 
 
 def make_norm(width: int, time_units: int | None) -> ConditionalLayerNorm | LayerNorm:
-    """A LayerNorm, conditional where there is a timestep."""
+    """Returns a LayerNorm, conditional where there is a timestep."""
     return LayerNorm(width) if time_units is None else ConditionalLayerNorm(width, time_units)
 
 
 @torch.no_grad()
 def initialise_blocks(blocks: Iterable[nn.Module]) -> None:
-    """Normal with deviation 1/sqrt(inputs), residual branches scaled down with depth."""
+    """Draws weights of deviation 1/sqrt(inputs), and scales residual branches down with depth."""
     blocks = list(blocks)
     depth = (2 * len(blocks)) ** -0.5
     for block in blocks:
@@ -135,13 +125,18 @@ def initialise_blocks(blocks: Iterable[nn.Module]) -> None:
 
 
 class Head(nn.Linear):
-    """The layer that gives the logits, in the precision of its input."""
+    """The layer that gives the logits, of all positions or of some of the flattened batch."""
 
     def forward(
-        self, input: Float[Tensor, "*positions width"]
+        self,
+        input: Float[Tensor, "batch seq width"],
+        positions: Int[Tensor, " predicted"] | None = None,
     ) -> Float[Tensor, "*positions vocab"]:
-        kind = input.dtype
-        return _Linear.apply(input, self.weight.to(kind), self.bias.to(kind))  # pyright: ignore[reportReturnType]
+        dtype = working_dtype(self.weight)
+        h = input.to(dtype)
+        if positions is not None:
+            h = take(h, positions)
+        return _Linear.apply(h, self.weight.to(dtype), self.bias.to(dtype))  # pyright: ignore[reportReturnType]
 
 
 class _Linear(torch.autograd.Function):

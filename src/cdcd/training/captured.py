@@ -1,15 +1,14 @@
 """A training step captured once as a CUDA graph, and replayed.
 
 A step of a small model is over a thousand small kernels: launching them one by one takes longer than
-running them. A graph launches all at once, but always on the same memory, so a step's inputs are
-copied to fixed places. What changes from step to step besides (the learning rate) lies in tensors.
+running them. A graph launches all at once, but always on the same memory, so a step's inputs are copied
+to fixed buffers. Everything else that changes from step to step (the learning rate) is in tensors.
 """
 
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cdcd.networks.capture import capture
@@ -17,49 +16,45 @@ from cdcd.networks.capture import capture
 WARMUP = 3
 """Steps before the capture: they compile, and make the optimiser's state."""
 
-Learn = Callable[[Tensor, Any], tuple[Tensor, ...]]
-"""One update from a batch and its draws."""
+Parts = list[tuple[Tensor, Any]]
+"""The parts of a batch, each with its random inputs: a dataclass of tensors, or None."""
+Results = tuple[Tensor, Tensor, Tensor | None]
+"""The mean loss, and the losses and noise levels of all sequences."""
 
-Record = Callable[[Callable[[], tuple[Tensor, ...]]], Callable[[], tuple[Tensor, ...]]]
-"""Turns work on tensors at fixed places, without doing it, into a way to do it again and again."""
+Record = Callable[[Callable[[], Results]], Callable[[], Results]]
+"""Makes from a computation on fixed buffers, without running it, a function that repeats it."""
 
 
 class CapturedStep:
-    """Does the first steps as they are, and then replays a recording of one."""
+    """An update of the model whose first steps run as they are; a recording of one is replayed after."""
 
-    def __init__(self, learn: Learn, record: Record = capture) -> None:
-        self.learn, self.record = learn, record
-        self.seen = 0
-        self.places: tuple[Tensor, Any] | None = None
-        self.replay: Callable[[], tuple[Tensor, ...]] | None = None
+    def __init__(self, update: Callable[[Parts], Results], record: Record = capture) -> None:
+        self.update, self.record = update, record
+        self.num_steps = 0
+        self.buffers: list[Tensor] = []
+        self.replay: Callable[[], Results] | None = None
 
-    def __call__(self, tokens: Tensor, drawn: Any) -> tuple[Tensor, ...]:
-        if self.seen < WARMUP:
-            self.seen += 1
-            return self.learn(tokens, drawn)
+    def __call__(self, parts: Parts) -> Results:
+        if self.num_steps < WARMUP:
+            self.num_steps += 1
+            return self.update(parts)
         if self.replay is None:
-            self.places = places = tokens.clone(), map_tensors(torch.clone, drawn)
-            self.replay = self.record(lambda: self.learn(*places))
-        assert self.places is not None
-        copy_into(self.places, (tokens, drawn))
+            self.buffers = list(tensors_of(parts))
+            self.replay = self.record(lambda: self.update(parts))
+        for buffer, tensor in zip(self.buffers, tensors_of(parts), strict=True):
+            if buffer is not tensor:
+                buffer.copy_(tensor)
         # The next replay overwrites what this one returns.
-        return tuple(found.clone() for found in self.replay())
+        mean, losses, t = self.replay()
+        return mean.clone(), losses.clone(), None if t is None else t.clone()
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], drawn: Any) -> Any:
-    """A copy of draws with a function applied to each of their tensors."""
-    if drawn is None:
-        return None
-    assert is_dataclass(drawn)
-    values = {field.name: getattr(drawn, field.name) for field in fields(drawn)}
-    changed = {name: function(value) for name, value in values.items() if value is not None}
-    return replace(drawn, **changed)  # pyright: ignore[reportArgumentType]
-
-
-def copy_into(places: tuple[Tensor, Any], inputs: tuple[Tensor, Any]) -> None:
-    """Copy a batch and its draws to their places."""
-    places[0].copy_(inputs[0])
-    if inputs[1] is not None:
-        for field in fields(inputs[1]):
-            if (value := getattr(inputs[1], field.name)) is not None:
-                getattr(places[1], field.name).copy_(value)
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """Returns the tensors in lists, tuples and dataclasses, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_of(item)
+    elif is_dataclass(value):
+        yield from tensors_of([getattr(value, field.name) for field in fields(value)])

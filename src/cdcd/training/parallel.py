@@ -1,12 +1,13 @@
 """A model spread over the ranks: alone, replicated (DDP) or sharded (FSDP2).
 
-An engine runs the loss and the backward pass, between which PyTorch exchanges what it must. Both DDP
-and FSDP2 average gradients over the ranks, while the loss is a sum over the targets of the global
-batch: each rank multiplies its part by the number of ranks, which makes the average a sum.
+An engine surrounds the loss with what PyTorch needs to exchange gradients in the backward pass. Both DDP
+and FSDP2 average them over the ranks, while the loss is a sum over the targets of the global batch: each
+rank multiplies its part by the number of ranks, which makes the average a sum.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 import torch
@@ -30,9 +31,9 @@ class Engine:
     def __init__(self, num_ranks: int = 1) -> None:
         self.num_ranks = num_ranks
 
-    def loss(self, function: Callable[..., T], *inputs: Any) -> T:
-        """Calls a loss function whose gradients are wanted."""
-        return function(*inputs)
+    def around(self, loss: Callable[..., T]) -> Callable[..., T]:
+        """Returns a loss function for training, whose gradients are exchanged."""
+        return loss
 
     def evaluate(self, function: Callable[..., T], *inputs: Any) -> T:
         """Calls a function of the model without gradients."""
@@ -65,10 +66,10 @@ class Replicated(Engine):
         super().__init__(num_ranks)
         self.replica = DistributedDataParallel(_Replica(model), gradient_as_bucket_view=True)
 
-    def loss(self, function: Callable[..., T], *inputs: Any) -> T:
+    def around(self, loss: Callable[..., T]) -> Callable[..., T]:
         # A forward pass of DDP only announces the gradients, which it exchanges as they come. A compiled
         # loss is called before it: inside, torch would cut its graph at DDP's buckets.
-        return self.replica(function(*inputs))
+        return lambda *inputs: self.replica(loss(*inputs))
 
     def part(self, *, is_last: bool) -> AbstractContextManager[None]:
         return nullcontext() if is_last else self.replica.no_sync()
@@ -109,12 +110,12 @@ class Sharded(Engine):
         self.entry: Any = fully_shard(_Entry(model), mesh=mesh)
         self.groups = [module for module in self.entry.modules() if isinstance(module, FSDPModule)]
 
-    def loss(self, function: Callable[..., T], *inputs: Any) -> T:
-        return self.entry(function, *inputs)
+    def around(self, loss: Callable[..., T]) -> Callable[..., T]:
+        return partial(self.entry, loss)
 
     def evaluate(self, function: Callable[..., T], *inputs: Any) -> T:
         with torch.no_grad():
-            result = self.loss(function, *inputs)
+            result = self.entry(function, *inputs)
         # No backward pass will do it, and the weights may change before the next pass.
         for group in self.groups:
             group.reshard()

@@ -8,7 +8,6 @@ of its rows, all make the same update, and the main one writes.
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 from cdcd.config import RunConfig
 from cdcd.data.sequences import Sequences, ShuffledBatches
 from cdcd.networks.precision import choose_dtype
-from cdcd.training.build import make_task
-from cdcd.training.captured import CapturedStep
+from cdcd.training.build import blocks_of, make_task
+from cdcd.training.captured import CapturedStep, Parts, Results
 from cdcd.training.checkpoint import (
     SHARDS,
     Checkpoint,
@@ -42,7 +41,7 @@ AGREE_EVERY = 5
 
 
 def initial_checkpoint(config: RunConfig, vocab_size: int) -> Checkpoint:
-    """The state of a run before its first step."""
+    """Returns the state of a run before its first step."""
     task = make_task(config, vocab_size, device=torch.device("cpu"), dtype=torch.float32)
     weights = with_prefix("model", task.model.state_dict()) | task.weights()
     if config.training.average_decay:
@@ -81,7 +80,7 @@ class Trainer:
         self.model, self.engine = self.task.model, self.task.engine
         betas = (training.beta1, training.beta2)
         self.optimiser = (
-            make_muon(self.model, self.task.matrices, betas, training.momentum)
+            make_muon(self.model, blocks_of(self.model), betas, training.momentum)
             if training.optimiser == "muon"
             else make_adam(self.model, betas)
         )
@@ -89,7 +88,7 @@ class Trainer:
             MovingAverage(self.model, training.average_decay) if training.average_decay else None
         )
         is_captured = is_graphed(training.compile, self.device) and world.size == 1
-        self.learn = CapturedStep(self._learn) if is_captured else self._learn
+        self.update = CapturedStep(self._update) if is_captured else self._update
         self.step = 0
         self.meter = Meter(train.length * training.batch_size)
         self._restore(
@@ -108,7 +107,7 @@ class Trainer:
         return weights
 
     def state(self) -> Checkpoint:
-        """Everything that the next step and the next line of metrics depend on.
+        """Returns everything that the next step and the next line of metrics depend on.
 
         Of a sharded model, the weights are gathered by the main process; its optimiser is left out.
         """
@@ -128,12 +127,12 @@ class Trainer:
         return weights
 
     def _shards(self) -> Tensors:
-        """What the ranks hold parts of."""
+        """Returns the tensors of which the ranks hold parts."""
         weights = {n: t for n, t in self._tensors().items() if n.startswith(("model.", "average."))}
         return weights | with_prefix("optimiser", self.optimiser.tensors())
 
     def _read_shards(self, saved: Checkpoint) -> Checkpoint:
-        """A checkpoint together with what the ranks saved of it, read into tensors spread as ours."""
+        """Completes a checkpoint by the shards that the ranks saved, read into tensors spread as ours."""
         from cdcd.training.sharded import empty_state, read_shards
 
         if saved.shards is None:
@@ -162,7 +161,7 @@ class Trainer:
         self.step = saved.step
 
     def save(self, *, spare: int | None = None) -> Path:
-        """Write a checkpoint, keep the last few, and that of step `spare`."""
+        """Writes a checkpoint, keeps the last few, and that of step `spare`."""
         self._check_health()
         sums = self._write_shards() if self.engine.is_sharded else None
         state = self.state()
@@ -187,62 +186,56 @@ class Trainer:
     # One step
 
     def train_step(self) -> Float[Tensor, ""]:
-        """One optimiser step; the loss per predicted token, still on the device."""
+        """Makes one optimiser step and returns the loss per predicted token, still on the device."""
+        self.optimiser.set_rate(learning_rate_at(self.step, self.config.training))
+        mean, losses, t = self.update(self._parts())
+        if self.average is not None:
+            self.average.update(self.step)
+        self.task.record(t, losses)
+        self.health.update(self.step, losses, t)
+        self.step += 1
+        return mean
+
+    def _parts(self) -> Parts:
+        """Returns the parts of this rank's rows of the batch, with their random inputs."""
         tokens = self.data.batch(self.step, rank=self.world.rank, world_size=self.world.size)
         if self.device.type == "cuda":
             # Only from pinned memory is a copy not waited for.
             tokens = tokens.pin_memory()
-        tokens = tokens.to(self.device, non_blocking=True)
-        tokens = self.task.vary(tokens, self.step)
-        drawn = self.task.draw(tokens, self.step)
-        self.optimiser.set_rate(learning_rate_at(self.step, self.config.training))
-        mean, per_sequence = self.learn(tokens, drawn)
-        if self.average is not None:
-            self.average.update(self.step)
-        t = self.task.noise_levels(drawn)
-        t = None if t is None else self.world.gather(t)
-        self.task.remember(t, per_sequence)
-        self.health.update(self.step, per_sequence, t)
-        self.step += 1
-        return mean
+        parts = tokens.to(self.device, non_blocking=True).chunk(self.config.training.accumulate)
+        return list(zip(parts, self.task.draw(self.step), strict=True))
 
-    def _learn(self, tokens: Tensor, drawn: Any) -> tuple[Tensor, Tensor]:
-        """Update the model and what is learnt beside it: the loss, and those of all sequences.
+    def _update(self, parts: Parts) -> Results:
+        """Updates the model and the warp by the mean loss over all predicted tokens of the global batch.
 
-        Nothing here may depend on the step or read a value back: on a GPU it is recorded once.
+        Returns the mean, and the losses and noise levels of all sequences. Nothing here may depend on
+        the step or read a value back: on a GPU it is recorded once.
         """
-        mean, per_sequence = self._backward(tokens, drawn)
+        counts = [self.task.num_targets(tokens, draws) for tokens, draws in parts]
+        num_targets = self.world.sum(torch.stack(counts).sum())
+        means, losses = [], []
+        for i, (tokens, draws) in enumerate(parts):
+            with self.engine.part(is_last=i == len(parts) - 1):
+                total, per_sequence = self.task.losses(tokens, draws)
+                self.engine.backward(total / num_targets)
+            means.append(total.detach() / num_targets)
+            losses.append(per_sequence)
         if clip_norm := self.config.training.clip_norm:
             nn.utils.clip_grad_norm_(self.model.parameters(), clip_norm)
         self.optimiser.step()
-        t = self.task.noise_levels(drawn)
-        t = None if t is None else self.world.gather(t)
-        per_sequence = self.world.gather(per_sequence)
-        self.task.learn_beside(t, per_sequence)
-        return mean, per_sequence
+        losses, t = self.world.gather(torch.cat(losses)), self._noise_levels(parts)
+        self.task.fit_warp(t, losses)
+        return self.world.sum(torch.stack(means).sum()), losses, t
 
-    def _backward(self, tokens: Tensor, drawn: Any) -> tuple[Tensor, Tensor]:
-        """Accumulate gradients of the mean over all predicted tokens of the batch, part by part.
-
-        The mean is over the global batch, the losses of the sequences are of this rank's rows.
-        """
-        parts = self.config.training.accumulate
-        num_targets = self.world.sum(self.task.num_targets(tokens, drawn))
-        means, per_sequence = [], []
-        for part in range(parts):
-            rows = slice(part * len(tokens) // parts, (part + 1) * len(tokens) // parts)
-            with self.engine.part(is_last=part == parts - 1):
-                losses = self.task.loss(tokens, drawn, rows)
-                mean = losses.total / num_targets
-                self.engine.backward(mean)
-            means.append(mean.detach())
-            per_sequence.append(losses.per_sequence)
-        return self.world.sum(torch.stack(means).sum()), torch.cat(per_sequence)
+    def _noise_levels(self, parts: Parts) -> Float[Tensor, " batch"] | None:
+        levels = [self.task.noise_levels(draws) for _, draws in parts]
+        levels = [t for t in levels if t is not None]
+        return self.world.gather(torch.cat(levels)) if levels else None
 
     # The loop
 
     def train(self) -> float:
-        """Train to the last step, saving on the way and when interrupted; the validation loss."""
+        """Trains to the last step, saves on the way and when interrupted, and returns the validation loss."""
         try:
             return self._train()
         except RuntimeError as error:
@@ -274,7 +267,7 @@ class Trainer:
             log.close()
 
     def _stop_signal(self, signals: Signals) -> int:
-        """The signal that asks all ranks to stop at this step, or 0."""
+        """Returns the signal that asks all ranks to stop at this step, or 0."""
         if self.world.size > 1 and self.step % AGREE_EVERY:
             return 0
         return self.world.largest(signals.received or 0)
@@ -296,13 +289,13 @@ class Trainer:
         # All ranks have computed the same; where they stop must not depend on its last bit.
         report = self.world.on_main(lambda: report)
         row = {"step": self.step, "valid_loss": report.loss, "validation": report.as_dict()}
-        log.write(row | self.task.observed())
+        log.write(row | self.task.recorded())
         if best.update(self.step, report.loss):
             self.save(spare=best.step)
         return report.loss
 
     def _finish(self, log: MetricsLog | NoLog, best: Best) -> float:
-        """Keep the last state, or the best one where training may stop early."""
+        """Keeps the last state, or the best one where training may stop early."""
         if best.waited_enough:
             self.console.print(
                 f"no better validation loss since step {best.step}: stopped at step {self.step}"
@@ -318,7 +311,7 @@ class Trainer:
         return best.loss
 
     def averaged_weights(self) -> "_Swapped":
-        """Use the moving average of the weights for a while."""
+        """Returns a context in which the weights are their moving average."""
         return _Swapped(self.average)
 
     def _interrupted(self, best: Best) -> str:

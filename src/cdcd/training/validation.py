@@ -1,6 +1,6 @@
 """Validation: cross-entropy, accuracy and prediction entropy at fixed noise levels, on held-out text."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Protocol, runtime_checkable
 
@@ -10,9 +10,10 @@ from torch import Tensor
 
 from cdcd.config import RunConfig
 from cdcd.data.vocabulary import PAD
-from cdcd.diffusion.draws import conditioning_masks
-from cdcd.diffusion.estimator import Network
-from cdcd.diffusion.objective import Draws, Room, training_loss
+from cdcd.diffusion.draws import conditioning_masks, self_conditioned_index
+from cdcd.diffusion.estimator import Condition, Network
+from cdcd.diffusion.objective import Draws, training_loss
+from cdcd.diffusion.positions import noisy_positions, take
 from cdcd.diffusion.warping import NoiseSchedule, from_unit
 from cdcd.seeding import generator_for
 
@@ -83,6 +84,7 @@ def validate(
     tokens: Int[Tensor, "sequences length"],
     schedule: NoiseSchedule,
     config: RunConfig,
+    condition: Condition | None = None,
 ) -> ValidationReport:
     """Evaluates a diffusion model with draws that are the same every time.
 
@@ -92,14 +94,21 @@ def validate(
     generator = generator_for(config.training.seed, "validation", device=device)
     batch, length = tokens.shape
     is_noisy = conditioning_masks(batch, length, config.objective, generator=generator)
-    eps = torch.randn(batch, length, table.shape[1], generator=generator, device=device)
+    draws = Draws(
+        t=torch.ones(batch, device=device),
+        eps=torch.randn(batch, length, table.shape[1], generator=generator, device=device),
+        is_noisy=is_noisy,
+        is_dropped=torch.zeros(batch, dtype=torch.bool, device=device),
+        self_conditioned=self_conditioned_index(config.objective, range(batch), device),
+        predicted=noisy_positions(is_noisy, int(is_noisy.sum())),
+    )
     fractions = torch.linspace(0, 1, NUM_LEVELS)
     fixed = [float(t) for t in from_unit(fractions, config.process, "log")]
     middles = (torch.arange(NUM_LEVELS) + 0.5) / NUM_LEVELS
     warped = [float(t) for t in schedule.noise_levels(middles.to(device))]
 
     def at(t: float) -> LevelReport:
-        return _at_level(network, table, tokens, is_noisy, eps, t, config)
+        return _at_level(network, table, tokens, draws, t, config, condition)
 
     at_warp = [at(t) for t in warped]
     return ValidationReport(
@@ -113,28 +122,22 @@ def _at_level(
     network: Network,
     table: Tensor,
     tokens: Tensor,
-    is_noisy: Tensor,
-    eps: Tensor,
+    draws: Draws,
     t: float,
     config: RunConfig,
+    condition: Condition | None,
 ) -> LevelReport:
-    draws = Draws(
-        t=torch.full((len(tokens),), t, device=tokens.device),
-        eps=eps,
-        is_noisy=is_noisy,
-        is_dropped=torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device),
-    )
     losses = training_loss(
         network,
         table,
         tokens,
-        draws,
+        replace(draws, t=torch.full_like(draws.t, t)),
         objective=config.objective,
         embedding=config.embedding,
-        room=Room(int(is_noisy.sum()), None),
+        condition=condition,
     )
     log_probs = torch.log_softmax(losses.logits.to(table.dtype), dim=-1)
-    targets = losses.selection.take(tokens)
+    targets = take(tokens, draws.predicted)
     nll = -log_probs.gather(-1, targets[..., None])[..., 0]
     return LevelReport(
         t=t,
