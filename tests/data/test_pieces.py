@@ -107,7 +107,7 @@ def test_some_words_have_more_ways_than_are_drawn_from():
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
-@pytest.mark.parametrize("word", [" Hund", " zwanzig", " dreiundzwanzig"])
+@pytest.mark.parametrize("word", [" Hund", " dreiundzwanzig"])
 def test_each_way_comes_as_often_as_it_is_likely(word, alpha):
     # One word in 20,000 sequences: a mean is off by four standard errors once in 16,000 times.
     sequences = sampler(alpha, texts=[word])
@@ -303,11 +303,9 @@ def test_a_resumed_run_is_the_uninterrupted_run(prepared, tmp_path):
 
     changes = {"task": "translation", "data.source": str(prepared), "data.subword_sampling": 0.2}
     start = tiny_options(changes)
-    train("whole", *start)
-    train("part", *start, "--training.steps", 4)
-    train("part", "--resume", "--training.steps", 6)
-    weights = "checkpoints/step-00000006/weights.safetensors"
+    train("whole", *start, "--training.steps", 4)
+    train("part", *start, "--training.steps", 2)
+    train("part", "--resume", "--training.steps", 4)
+    weights = "checkpoints/step-00000004/weights.safetensors"
     whole = (tmp_path / "whole" / weights).read_bytes()
     assert whole == (tmp_path / "part" / weights).read_bytes()
-    train("plain", *start, "--data.subword-sampling", 0)
-    assert whole != (tmp_path / "plain" / weights).read_bytes()

@@ -92,16 +92,16 @@ def test_in_memory_corpora_are_read_the_same_way(tmp_path):
 
 
 def test_the_position_in_the_file_as_it_lies(tmp_path):
-    lines = "".join(f"{number * 7919}\n" for number in range(300_000))
+    lines = "".join(f"{number * 7919}{number:50}\n" for number in range(60_000))
     file = write(tmp_path / "x.txt", lines, ".gz")
     source = Documents(str(file))
     assert source.size == file.stat().st_size
     assert source.position == 0
-    places = [source.position for number, _ in enumerate(source) if number % 50_000 == 0]
+    places = [source.position for number, _ in enumerate(source) if number % 10_000 == 0]
     assert places == sorted(places)
     assert 0 < places[1] < places[-1] <= source.size
     assert source.position == source.size
-    assert len(list(source)) == 300_000  # and again from the start
+    assert len(list(source)) == 60_000  # and again from the start
 
 
 def test_reading_does_not_hold_the_file(tmp_path):

@@ -3,6 +3,7 @@
 import heapq
 import io
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -93,49 +94,36 @@ def train_sentencepiece(stretches: list[str], vocab_size: int) -> bytes:
     """Returns the SentencePiece model that is learnt from these stretches of text."""
     import sentencepiece
 
-    counts = Counter[str]()
-    for text in stretches:
-        counts.update(text)
-    coverage = 1.0 if counts.total() < LARGE else COVERAGE
-    smallest = 256 + len(SPECIALS) + len(_covered(counts, coverage) | {" "})
-    if vocab_size < smallest:
-        raise ValueError(
-            f"vocab_size is {vocab_size}; bytes and the characters of this corpus need {smallest}"
-        )
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(  # pyright: ignore[reportAttributeAccessIssue]
-        sentence_iterator=iter(stretches),
-        model_writer=model,
-        vocab_size=vocab_size,
-        model_type="unigram",
-        byte_fallback=True,
-        hard_vocab_limit=False,
-        character_coverage=coverage,
-        required_chars="▁",  # the space
+    options: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "model_type": "unigram",
+        "byte_fallback": True,
+        "hard_vocab_limit": False,
+        "character_coverage": 1.0 if sum(map(len, stretches)) < LARGE else COVERAGE,
+        "required_chars": "▁",  # the space
         # Lossless and concatenative: the pieces of a text are those of its parts, as infilling needs.
-        normalization_rule_name="identity",
-        add_dummy_prefix=False,
-        remove_extra_whitespaces=False,
-        max_sentence_length=4 * max(16, *map(len, stretches)),
-        pad_id=PAD,
-        eos_id=EOS,
-        unk_id=UNKNOWN,
-        bos_id=-1,
-        minloglevel=2,
-    )
+        "normalization_rule_name": "identity",
+        "add_dummy_prefix": False,
+        "remove_extra_whitespaces": False,
+        "max_sentence_length": 4 * max(16, *map(len, stretches)),
+        "pad_id": PAD,
+        "eos_id": EOS,
+        "unk_id": UNKNOWN,
+        "bos_id": -1,
+        "minloglevel": 2,
+    }
+    try:
+        sentencepiece.SentencePieceTrainer.train(  # pyright: ignore[reportAttributeAccessIssue]
+            sentence_iterator=iter(stretches), model_writer=model, **options
+        )
+    except RuntimeError as error:
+        if smallest := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
+            raise ValueError(
+                f"vocab_size is {vocab_size}; bytes and the characters of this corpus need {smallest[1]}"
+            ) from None
+        raise
     return model.getvalue()
-
-
-def _covered(counts: Counter[str], coverage: float) -> set[str]:
-    """Returns the most frequent characters that together cover this share of the text."""
-    covered: set[str] = set()
-    needed = coverage * counts.total()
-    for character, count in counts.most_common():
-        if needed <= 0:
-            break
-        covered.add(character)
-        needed -= count
-    return covered
 
 
 LEARNERS: dict[str, Callable[..., Tokenizer]] = {

@@ -241,10 +241,8 @@ def _json_rows(lines: _Lines, columns: Sequence[str], header: bool | None) -> It
             row = json.loads(line.removeprefix("\ufeff"))
         except ValueError as error:
             raise lines.mistake(f"not JSON ({error})") from None
-        try:
-            yield tuple(map(_without_lone_halves, _fields(row, columns)))
-        except LookupError as error:
-            raise lines.mistake(error.args[0]) from None
+        fields = _fields(row, columns, f"{lines.file}, line {lines.number}")
+        yield tuple(map(_without_lone_halves, fields))
 
 
 _LONE_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -271,33 +269,27 @@ def _parquet_rows(file: Path, raw: BinaryIO, columns: Sequence[str]) -> Iterator
             raise ValueError(f"{file} has no column {column!r}; it has {', '.join(names)}")
     batches = table.iter_batches(columns=sorted(set(outer.values())), batch_size=1024)
     rows = (row for batch in batches for row in batch.to_pylist())
-    yield from _numbered_rows(str(file), rows, columns)
-
-
-def _numbered_rows(source: str, rows: Iterable[Any], columns: Sequence[str]) -> Iterator[Row]:
     for number, row in enumerate(rows, start=1):
-        try:
-            yield _fields(row, columns)
-        except LookupError as error:
-            raise ValueError(f"{source}, row {number}: {error.args[0]}") from None
+        yield _fields(row, columns, f"{file}, row {number}")
 
 
-def _fields(row: Any, columns: Sequence[str]) -> Row:
-    return tuple(_field(row, column) for column in columns)
+def _fields(row: Any, columns: Sequence[str], where: str) -> Row:
+    return tuple(_field(row, column, where) for column in columns)
 
 
-def _field(row: Any, column: str) -> str:
+def _field(row: Any, column: str, where: str) -> str:
     """Returns the text at `column`, or at `outer.inner` of nested fields; nothing where it is null."""
     value = row
     for name in [column] if isinstance(row, dict) and column in row else column.split("."):
         if not isinstance(value, dict) or name not in value:
             names = ", ".join(map(str, value)) if isinstance(value, dict) else "none"
-            raise LookupError(f"no field {column!r}; the fields are: {names}")
+            raise ValueError(f"{where}: no field {column!r}; the fields are: {names}")
         value = value[name]
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise LookupError(f"the field {column!r} is not text but of type {type(value).__name__}")
+        kind = type(value).__name__
+        raise ValueError(f"{where}: the field {column!r} is not text but of type {kind}")
     return value
 
 
@@ -368,7 +360,8 @@ def _hub_rows(source: str, columns: Sequence[str]) -> Iterator[Row]:
         )
     except Exception as error:
         raise ValueError(f"could not open {source}: {_first_line(error)}") from None
-    yield from _numbered_rows(source, rows, columns)
+    for number, row in enumerate(rows, start=1):
+        yield _fields(row, columns, f"{source}, row {number}")
 
 
 def _check_reachable(source: str) -> None:
