@@ -33,6 +33,9 @@ def reproduce_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="as training.compile",
     )
+    parser.add_argument(
+        "--tables", action="store_true", help="only write the tables of the results that are there"
+    )
     parser.add_argument("--list", action="store_true", help="show each row and its state")
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be done, GPU-minutes and memory"
@@ -55,9 +58,11 @@ def reproduce(options: Any) -> None:
         _print_costs(list(report.costs(plan)), console)
         return
     plan.check_protocol()
-    failed = perform(plan, workers=options.workers, console=console)
-    for path in report.write(plan):
-        console.print(f"written: {path}", highlight=False)
+    try:
+        failed = [] if options.tables else perform(plan, workers=options.workers, console=console)
+    finally:
+        for path in report.write(plan):
+            console.print(f"written: {path}", highlight=False)
     if failed:
         raise SystemExit(f"cdcd reproduce: failed: {', '.join(failed)}")
 
