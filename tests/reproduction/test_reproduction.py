@@ -22,7 +22,7 @@ from cdcd.training.build import build_model
 CHANGES = {n: v for n, v in TINY.items() if n not in ("sampling.num_steps", "data.length")}
 MICRO = replace(
     SCALES["tiny"],
-    changes=CHANGES | {"sampling.num_steps": 3},
+    diffusion=CHANGES | {"sampling.num_steps": 3},
     autoregressive={n: v for n, v in CHANGES.items() if n.split(".")[0] in ("data", "training")}
     | {"network.width": 32, "network.num_blocks": 1, "network.num_heads": 2},
     num_samples=4,
@@ -275,7 +275,7 @@ def test_side_by_side_every_job_waits_for_what_it_needs(tmp_path, monkeypatch):
         del running[job.name]
         seen.append(job.name)
 
-    monkeypatch.setattr(work, "_process", process)
+    monkeypatch.setattr(work, "_do_in_process", process)
     monkeypatch.setattr(work, "POLL_SECONDS", 0.005)
     assert work.perform(plan, workers=3, console=QUIET) == []
     assert len(seen) == len(plan.jobs()) == 13

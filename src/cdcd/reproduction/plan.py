@@ -142,7 +142,7 @@ class Plan:
         """Notes the protocol of the folder; refuses a folder of another one."""
         path, wanted = self.out / "protocol.json", self.scale.protocol(self.data)
         if not path.is_file():
-            self.out.mkdir(parents=True, exist_ok=True)
+            (self.out / "rows").mkdir(parents=True, exist_ok=True)
             write_json(path, wanted)
             return
         present = read_json(path)

@@ -1,7 +1,9 @@
 """The three scales at which the paper is reproduced: models, corpus, samples and seeds of each."""
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +25,24 @@ BEYOND_ALL_SEEDS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """One scale: what is trained and how much is sampled."""
+    """One scale: models, samples and seeds. `scales.toml` says what the fields are."""
 
     name: str
     preset: str
-    changes: Mapping[str, Any]
-    """Settings of the diffusion model that differ from its preset."""
+    large: str
+    diffusion: Mapping[str, Any]
     autoregressive: Mapping[str, Any]
-    """Settings of the judge and the baseline that differ from the preset's baseline."""
     num_samples: int
-    """Samples of a row."""
     sweep_samples: int
-    """Samples of a row of Table 2 and Figure 6, which are compared with the same model's."""
     batch_size: int
-    seeds: int = 3
-    """Training seeds of the rows that carry a claim."""
-    other_seeds: int = 1
+    seeds: int
+    other_seeds: int
     vocab_size: int
-    """Size of the vocabulary, for estimates."""
-    large: str | None = None
-    """Preset of the judge and of Table 3, if it is another one."""
 
     def base(self, model: str = "diffusion", *, is_large: bool = False) -> RunConfig:
         """Returns the configuration that rows change."""
-        changes = self.changes if model == "diffusion" else self.autoregressive
-        name = self.large if self.large and is_large else self.preset
-        return override(preset(name, model), changes)
+        name = self.large if is_large else self.preset
+        return override(preset(name, model), getattr(self, model))
 
     def config(self, row: Row, seed: int) -> RunConfig:
         """Returns the training of a row, without its settings of sampling."""
@@ -99,90 +93,14 @@ class Scale:
         """Returns the scale with longer or shorter training; warm-up and decay keep their shares."""
         training = self.base().training
         parts = {
-            name: round(getattr(training, name) * steps / training.steps)
-            for name in ("warmup_steps", "decay_steps")
+            f"training.{name}": round(getattr(training, name) * steps / training.steps)
+            for name in ("steps", "warmup_steps", "decay_steps")
         }
-        changes = {f"training.{n}": v for n, v in {"steps": steps, **parts}.items()}
-        return replace(self, changes={**self.changes, **changes})
+        return replace(self, diffusion={**self.diffusion, **parts})
 
 
-SCALES = {
-    each.name: each
-    for each in (
-        Scale(
-            name="tiny",
-            preset="demo",
-            vocab_size=300,
-            changes={
-                "training.steps": 1_000,
-                "training.decay_steps": 400,
-                "training.seed": 0,
-                "training.validate_every": 0,
-                "training.checkpoint_every": 250,
-                "data.num_documents": 40_000,
-                "objective.self_conditioned_share": 0.5,
-                "warp.uniformity": 0.0,
-                "sampling.num_steps": 200,
-                "sampling.score_temperature": 1.0,
-            },
-            autoregressive={
-                "training.steps": 500,
-                "training.decay_steps": 150,
-                "training.learning_rate": 4e-3,
-                "training.seed": 0,
-                "training.validate_every": 0,
-                "training.checkpoint_every": 250,
-                "data.num_documents": 40_000,
-            },
-            num_samples=256,
-            sweep_samples=256,
-            batch_size=256,
-        ),
-        Scale(
-            name="small",
-            preset="small",
-            vocab_size=4096,
-            changes={
-                "data.length": 32,
-                "training.steps": 600,
-                "training.warmup_steps": 60,
-                "training.decay_steps": 400,
-                "training.average_decay": 0.995,
-                "training.validate_every": 0,
-                "training.checkpoint_every": 0,
-                "training.keep_checkpoints": 1,
-                "training.valid_sequences": 512,
-            },
-            autoregressive={
-                "data.length": 32,
-                "training.steps": 400,
-                "training.warmup_steps": 50,
-                "training.decay_steps": 250,
-                "training.average_decay": 0.99,
-                "training.validate_every": 0,
-                "training.checkpoint_every": 0,
-                "training.keep_checkpoints": 1,
-                "training.valid_sequences": 512,
-            },
-            num_samples=1024,
-            sweep_samples=512,
-            batch_size=1024,
-        ),
-        Scale(
-            name="paper",
-            preset="base",
-            vocab_size=32_000,
-            changes={},
-            autoregressive={},
-            num_samples=5_000,
-            sweep_samples=5_000,
-            batch_size=256,
-            seeds=5,
-            other_seeds=5,
-            large="large",
-        ),
-    )
-}
+_TABLES = tomllib.loads((files("cdcd.reproduction") / "scales.toml").read_text("utf-8"))
+SCALES = {name: Scale(name=name, **table) for name, table in _TABLES.items()}
 
 
 def scale_named(name: str) -> Scale:

@@ -9,9 +9,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,40 +35,44 @@ POLL_SECONDS = 1.0
 
 
 def perform(plan: Plan, *, workers: int, console: Console) -> list[str]:
-    """Does all jobs of a plan and returns the names of those that failed."""
-    failed: dict[str, str] = {}
-    for job, error in _in_order(plan) if workers == 1 else _side_by_side(plan, workers):
-        if error is None:
-            console.print(f"{time.strftime('%H:%M:%S')} {job.name} done", highlight=False)
-            continue
-        console.print(f"{time.strftime('%H:%M:%S')} {job.name} failed: {error}", highlight=False)
-        failed[job.name] = error
+    """Does all jobs of a plan, in this process or side by side; returns the names of those that failed."""
+    waiting, running, failed = plan.jobs(), dict[Future[str | None], Job](), dict[str, str]()
+    execute = _do_here if workers == 1 else _do_in_process
+    with _Here() if workers == 1 else ThreadPoolExecutor(workers) as pool:
+        while waiting or running:
+            for job in list(waiting):
+                if len(running) < workers and _is_ready(plan, job, waiting, running):
+                    waiting.remove(job)
+                    lost = failed.get(job.training) or failed.get(JUDGE)
+                    work = partial(_lose, lost) if lost else execute
+                    running[pool.submit(work, plan, job)] = job
+            for future in wait(running, POLL_SECONDS, FIRST_COMPLETED).done:
+                job, error = running.pop(future), future.result()
+                if error is not None:
+                    failed[job.name] = f"{job.training}: {error}"
+                about = "done" if error is None else f"failed: {error}"
+                console.print(f"{time.strftime('%H:%M:%S')} {job.name} {about}", highlight=False)
     return list(failed)
 
 
-Outcome = tuple[Job, str | None]
+class _Here(Executor):
+    """Does what it is given at once, in this thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
 
 
-def _in_order(plan: Plan) -> Iterator[Outcome]:
-    failed: dict[str, str] = {}
-    for job in plan.jobs():
-        error = failed.get(job.training) or failed.get(JUDGE)
-        yield (
-            job,
-            _noted(plan, job, error or _attempt(lambda job=job: do(describe(plan, job))), failed),
-        )
-
-
-def _noted(plan: Plan, job: Job, error: str | None, failed: dict[str, str]) -> str | None:
+def _lose(error: str, plan: Plan, job: Job) -> str:
     """Notes an error with all rows that it leaves without a result."""
-    if error is None:
-        return None
-    if not job.rows:
-        failed[job.name] = f"{job.name}: {error}"
     for row, seed in job.rows:
-        if plan.result(row, seed) is None:
-            write_json(plan.path(row, seed), {"error": error})
+        write_json(plan.path(row, seed), {"error": error})
     return error
+
+
+def _do_here(plan: Plan, job: Job) -> str | None:
+    return _attempt(lambda: do(describe(plan, job)))
 
 
 def _attempt(work: Callable[[], None]) -> str | None:
@@ -78,35 +83,15 @@ def _attempt(work: Callable[[], None]) -> str | None:
     return None
 
 
-def _side_by_side(plan: Plan, workers: int) -> Iterator[Outcome]:
-    """Runs jobs as processes. The first training of a shape compiles alone; the others wait for it."""
-    waiting, running = plan.jobs(), dict[Future[str | None], Job]()
-    open_trainings = {job.name for job in waiting if not job.rows}
-    failed: dict[str, str] = {}
-    with ThreadPoolExecutor(workers) as pool:
-        while waiting or running:
-            for job in list(waiting):
-                lost = failed.get(job.training) or failed.get(JUDGE)
-                if lost:
-                    waiting.remove(job)
-                    yield job, _noted(plan, job, lost, failed)
-                elif len(running) < workers and _is_ready(plan, job, open_trainings, running):
-                    waiting.remove(job)
-                    running[pool.submit(_process, plan, job)] = job
-            for future in wait(running, POLL_SECONDS, FIRST_COMPLETED).done:
-                job = running.pop(future)
-                open_trainings.discard(job.name)
-                yield job, _noted(plan, job, future.result(), failed)
-
-
 def _is_ready(
-    plan: Plan, job: Job, open_trainings: set[str], running: dict[Future[str | None], Job]
+    plan: Plan, job: Job, waiting: list[Job], running: dict[Future[str | None], Job]
 ) -> bool:
+    """Samples wait for their training and the judge, a training for the first of its shape to be compiled."""
+    others = list(running.values())
     if job.rows:
-        return not open_trainings & {job.training, JUDGE}
+        return not any(o.name in (job.training, JUDGE) for o in (*waiting, *others))
     return not any(
-        other.shape == job.shape and not other.rows and not _is_learning(plan, other)
-        for other in running.values()
+        o.shape == job.shape and not o.rows and not _is_learning(plan, o) for o in others
     )
 
 
@@ -116,7 +101,7 @@ def _is_learning(plan: Plan, job: Job) -> bool:
     return metrics.is_file() and metrics.stat().st_size > 0
 
 
-def _process(plan: Plan, job: Job) -> str | None:
+def _do_in_process(plan: Plan, job: Job) -> str | None:
     folder = plan.out / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     name = job.name.replace("/", ".")
