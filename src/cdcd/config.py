@@ -202,6 +202,33 @@ class BeamConfig:
         return ((5 + length) / 6) ** self.length_penalty
 
 
+Decoder = Literal["ode", "mask-predict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskPredictConfig:
+    """Mask-predict decoding of diffusion models trained with masks: confident predictions become given tokens."""
+
+    num_rounds: int = 40
+    """Largest number of network calls; in each, an equal share of the tokens becomes given."""
+    temperature: float = 0.0
+    """Temperature at which tokens, and lengths of translations, are drawn; 0: the most probable tokens, and
+    lengths from the middle of their distribution, or spread evenly over it for several samples."""
+    num_lengths: int = 1
+    """Lengths at which a translation is tried; the one with the highest confidence is kept. By default 1 where
+    several samples are drawn, since they differ in length."""
+    confidence_weight: float = 0.0
+    """Points of BLEU or chrF for each nat of confidence a token, where one of several translations is chosen;
+    0: the likeness of the translations alone."""
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            at_least={1: ("num_rounds", "num_lengths")},
+            not_negative=("temperature", "confidence_weight"),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that defines a run."""
@@ -218,7 +245,11 @@ class RunConfig:
     warp: WarpConfig = field(default_factory=WarpConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    decoder: Decoder = "ode"
+    """Decoder of a diffusion model: `ode` (the paper's sampling) or `mask-predict` (no diffusion; see
+    docs/translation.md)."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    mask_predict: MaskPredictConfig = field(default_factory=MaskPredictConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     beam: BeamConfig = field(default_factory=BeamConfig)
 
@@ -251,7 +282,19 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
                 f"the run was trained with {name} {value}, which this version of cdcd no longer has; "
                 f"use the version that trained it (cdcd_version in its config.json)"
             )
-    return from_dict(RunConfig, values)
+    return from_dict(RunConfig, _with_decoder(values))
+
+
+def _with_decoder(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns a configuration in which mask-predict decoding is no solver, called `settle`, any more."""
+    sampling = values.get("sampling", {})
+    former = {"temperature": "settle_temperature", "num_lengths": "settle_lengths"}
+    moved = {new: sampling.pop(old) for new, old in former.items() if old in sampling}
+    if sampling.get("solver") == "settle":
+        values["decoder"] = "mask-predict"
+        moved["num_rounds"] = sampling.get("num_steps", SamplingConfig.num_steps)
+        sampling["solver"] = "euler"
+    return values | ({"mask_predict": moved} if moved else {})
 
 
 def effects(config: RunConfig) -> Effects:
@@ -266,7 +309,7 @@ def effects(config: RunConfig) -> Effects:
         (
             is_diffusion,
             "model diffusion",
-            ("process", "embedding", "warp", "objective", "sampling"),
+            ("process", "embedding", "warp", "objective", "decoder", "sampling", "mask_predict"),
         ),
         (is_diffusion, "model diffusion", ("network.time_input", "seq2seq.time_units")),
         (is_diffusion, "model diffusion", ("network.time_units",)),
@@ -308,6 +351,16 @@ def effects(config: RunConfig) -> Effects:
             ("objective.self_conditioned_share",),
         ),
         (config.warp.train, "warp.train true", ("warp.temperature", "warp.uniformity")),
+        (
+            config.sampling.warp,
+            "sampling.warp true",
+            ("sampling.warp_temperature", "sampling.warp_uniformity"),
+        ),
+        (
+            not is_text,
+            "task translation",
+            ("mask_predict.num_lengths", "mask_predict.confidence_weight"),
+        ),
         (
             not config.embedding.normalise,
             "embedding.normalise false (normalised rows have a constant norm)",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from cdcd.config import BeamConfig, DataConfig, RunConfig, TrainingConfig
+from cdcd.config import BeamConfig, DataConfig, MaskPredictConfig, RunConfig, TrainingConfig
 from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.objective import ObjectiveConfig
 from cdcd.diffusion.process import ProcessConfig
@@ -173,13 +173,10 @@ def multi30k(model: str = "diffusion") -> RunConfig:
             valid_sequences=1_024,
             checkpoint_every=1_500,
         ),
-        sampling=SamplingConfig(
-            solver="settle",
-            num_steps=40,
-            settle_lengths=4,
-            score_temperature=0.8,
-            warp_uniformity=0.8,
-        ),
+        decoder="mask-predict",
+        sampling=SamplingConfig(num_steps=40, score_temperature=0.8, warp_uniformity=0.8),
+        # The weight was chosen on 450 of the validation pairs.
+        mask_predict=MaskPredictConfig(num_lengths=4, confidence_weight=45.0),
         beam=BeamConfig(length_penalty=1.0),
     )
     if model == "diffusion":

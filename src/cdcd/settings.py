@@ -29,9 +29,20 @@ from typing import (
 T = TypeVar("T")
 
 
+RENAMED = {
+    "settle": "decoder mask-predict",
+    "settle_temperature": "temperature of mask-predict",
+    "settle_lengths": "num-lengths of mask-predict",
+    "sureness": "confidence-weight of mask-predict",
+}
+"""Names of earlier versions."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
     """Returns an error that names the unknown thing and the nearest known one."""
     known = sorted(known)
+    if former := RENAMED.get(name.lstrip("-").rpartition(".")[2].replace("-", "_")):
+        return ValueError(f"unknown {kind} {name}; it is {former} now")
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
     return ValueError(f"unknown {kind} {name}; {hint}")
@@ -170,7 +181,7 @@ def add_options(
         if group is parser and section:
             group = parser.add_argument_group(section.rstrip("."), inspect.getdoc(cls))
         group.add_argument(
-            f"--{section}{field.name.replace('_', '-')}",
+            f"--{section}{field.name}".replace("_", "-"),
             dest=f"{section}{field.name}",
             type=_converter(hint),
             default=argparse.SUPPRESS,

@@ -9,7 +9,7 @@ from tiny import cdcd_main, cdcd_process, contents, tiny_config, tiny_options, t
 
 import cdcd
 import cdcd.cli.demo
-from cdcd.config import DecodingConfig, RunConfig
+from cdcd.config import DecodingConfig, MaskPredictConfig, RunConfig
 from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.inference.text_model import Generated, TextModel
 from cdcd.training.checkpoint import RunDirectory
@@ -148,10 +148,19 @@ def options_in(text: str) -> set[str]:
 def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
     assert cdcd_main("sample", "--help") == 0
     own = {"num-samples", "seed", "batch-size", "checkpoint", "device", "dtype", "json"}
-    own |= {"compile", "prompt", "prompt-file", "length", "ignore-eos", "help", "setting"}
+    own |= {
+        "compile",
+        "prompt",
+        "prompt-file",
+        "length",
+        "ignore-eos",
+        "help",
+        "setting",
+        "decoder",
+    }
     fields = {
         field.name.replace("_", "-")
-        for settings in (SamplingConfig, DecodingConfig)
+        for settings in (SamplingConfig, MaskPredictConfig, DecodingConfig)
         for field in dataclasses.fields(settings)
     }
     assert options_in(capsys.readouterr().out) - own == fields
@@ -160,7 +169,7 @@ def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
 def test_the_options_of_train_are_the_fields_of_a_run(capsys):
     assert cdcd_main("train", "--help") == 0
     fields = {
-        f"{section}.{name.replace('_', '-')}"
+        f"{section}.{name}".replace("_", "-")
         for section, values in dataclasses.asdict(RunConfig()).items()
         if isinstance(values, dict)
         for name in values

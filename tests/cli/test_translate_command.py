@@ -9,7 +9,8 @@ import pytest
 from tiny import cdcd_main, cdcd_process, contents, tiny_options, train_tiny
 
 import cdcd
-from cdcd.inference.translator import SETTINGS, Samples, Translator
+from cdcd.inference.model import DECODERS, names_of
+from cdcd.inference.translator import Samples, Translator
 from cdcd.languages.numerals import sample_pairs
 from cdcd.training.checkpoint import RunDirectory
 
@@ -235,8 +236,12 @@ def assert_refused(place, capfd, message, *arguments):
         (("--utility", "meteor"), "invalid choice: 'meteor'"),
         (("--long", "cut"), "invalid choice: 'cut'"),
         (("--num-steps", 0), "num_steps is 0, it must be at least 1"),
-        (("--beam-size", 3), "beam_size is no setting of diffusion translators"),
-        (("--temperature", 0.5), "temperature is no setting of diffusion translators"),
+        (("--beam-size", 3), "beam_size is a setting of beam search, not of decoder ode"),
+        (("--temperature", 0.5), "temperature is a setting of decoder mask-predict and autoreg"),
+        (("--decoder", "mask-predict"), "for models trained with masks"),
+        (("--solver", "settle"), "unknown choice settle; it is decoder mask-predict now"),
+        (("--settle-lengths", 2), "--settle-lengths; it is num-lengths of mask-predict now"),
+        (("--sureness", 2), "--sureness; it is confidence-weight of mask-predict now"),
         (("--replacement", "true"), "replacement is for given tokens; a translation has none"),
         (("--renormalise", "true"), "only for models trained without self-conditioning"),
         (("--checkpoint", 7), "holds no checkpoint of step 7"),
@@ -254,7 +259,7 @@ def test_mistakes(place, capfd, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--guidance-scale", 2), "guidance_scale is no setting of autoregressive translators"),
+        (("--guidance-scale", 2), "guidance_scale is a setting of decoder ode, not of beam search"),
         (
             ("--beam-size", 2, "--num-samples", 2),
             "beam_size is of beam search, but several samples",
@@ -307,8 +312,9 @@ def test_the_options_are_the_fields_of_all_settings(capsys):
     assert cdcd_main("translate", "--help") == 0
     shown = set(re.findall(r"^  --([a-z-]+)", capsys.readouterr().out, flags=re.MULTILINE))
     own = {"source", "out", "num-samples", "seed", "batch-size", "utility", "long", "checkpoint"}
-    own |= {"device", "dtype", "compile", "json", "sureness"}
-    assert shown - own == {name.replace("_", "-") for name in SETTINGS}
+    own |= {"device", "dtype", "compile", "json", "decoder"}
+    settings = {name for decoder in DECODERS for name in names_of(decoder)}
+    assert shown - own == {name.replace("_", "-") for name in settings}
 
 
 def test_info(place, capfd):

@@ -12,11 +12,17 @@ from tiny import tiny_config
 
 from cdcd.benchmarks.shapes import synthetic_tokenizer
 from cdcd.diffusion.estimator import Estimate
-from cdcd.diffusion.sampling import OF_STEPS, SamplingConfig
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.inference.diffusion_text import DiffusionTextModel
 from cdcd.networks import capture
-from cdcd.networks.capture import Captured, Recorder, make_recorder
+from cdcd.networks.capture import (
+    Captured,
+    Recorder,
+    make_recorder,
+    settings_of,
+    tensors_of,
+    with_tensors,
+)
 from cdcd.networks.precision import choose_device, choose_dtype, with_bfloat16_weights
 from cdcd.training.build import build_model
 
@@ -94,7 +100,7 @@ def test_replays_give_what_plain_calls_give(settings):
     """Twice, with other prompts and noise, from one recording."""
     plain = make_model()
     recorded = make_model()
-    recorded.recorder = Recorder(overwritten)
+    recorded.sampler.recorder = Recorder(overwritten)
     texts = set()
     for seed in (1, 2, 1):
         expected, steps = traced(plain, seed=seed, num_steps=6, **settings)
@@ -107,18 +113,18 @@ def test_replays_give_what_plain_calls_give(settings):
             )
         texts.add(tuple(expected.flatten().tolist()))
     assert len(texts) == 2
-    assert len(recorded.recorder.kept) == 1
+    assert len(recorded.sampler.recorder.kept) == 1
 
 
 def test_replacement_is_recorded_with_its_noise():
     plain, recorded = (make_model({"objective.masking": "none"}) for _ in range(2))
-    recorded.recorder = Recorder(overwritten)
+    recorded.sampler.recorder = Recorder(overwritten)
     for seed in (1, 2):
         expected, steps = traced(plain, seed=seed, replacement=True)
         found, replayed = traced(recorded, seed=seed, replacement=True)
         assert torch.equal(found, expected)
         assert torch.equal(replayed[-1][0], steps[-1][0])
-    assert len(recorded.recorder.kept) == 1
+    assert len(recorded.sampler.recorder.kept) == 1
 
 
 @pytest.mark.parametrize("kept", ["x0_hat", "state"])
@@ -137,7 +143,7 @@ def test_a_missing_copy_is_noticed(monkeypatch, kept):
 
     monkeypatch.setattr(capture, "Captured", Careless)
     plain, recorded = make_model(), make_model()
-    recorded.recorder = Recorder(overwritten)
+    recorded.sampler.recorder = Recorder(overwritten)
     arguments = {"solver": "heun", "num_steps": 6, "seed": 1}
     seen = {"plain": [], "recorded": []}
     for name, model in (("plain", plain), ("recorded", recorded)):
@@ -165,7 +171,7 @@ def test_no_state_is_a_state_of_zeros(settings):
 
 def test_recordings_are_by_shape_and_settings_and_few():
     model = make_model()
-    model.recorder = Recorder(overwritten)
+    model.sampler.recorder = Recorder(overwritten)
     made = []
     for arguments in (
         {},
@@ -174,23 +180,36 @@ def test_recordings_are_by_shape_and_settings_and_few():
         {"guidance_scale": 2.0},
     ):
         fill(model, **arguments)
-        made.append(list(model.recorder.kept.values()))
+        made.append(list(model.sampler.recorder.kept.values()))
     assert [len(each) for each in made] == [1, 1, 2, 2]
     assert made[1] == made[0]
     assert made[3][0] is made[2][1]
     # Guidance without anything given is none.
-    before = list(model.recorder.kept)
+    before = list(model.sampler.recorder.kept)
     fill(model, batch=2, given=0, guidance_scale=1.0)
-    assert list(model.recorder.kept)[-1] == before[0]
-    model.recorder.forget()
-    assert not model.recorder.kept
+    assert list(model.sampler.recorder.kept)[-1] == before[0]
+    model.sampler.recorder.forget()
+    assert not model.sampler.recorder.kept
 
 
-def test_the_settings_of_an_evaluation():
-    """Every setting is one of the steps or changes what is recorded."""
-    changed = SamplingConfig(num_steps=7, solver="heun", rho=3.0, nucleus=0.5, guidance_scale=2.0)
-    assert changed.of_evaluation == SamplingConfig(nucleus=0.5, guidance_scale=2.0)
-    assert {field.name for field in fields(SamplingConfig)} > set(OF_STEPS)
+def test_the_parts_of_an_estimator():
+    """Every setting that changes an answer is in the key; every tensor can be exchanged."""
+    model = make_model()
+    tokens, is_noisy = torch.zeros(2, 12).long(), torch.arange(12).expand(2, -1) > 3
+    noise = torch.zeros(2, 12, 16)
+
+    def key(**settings):
+        chosen = model.settings(settings)
+        return settings_of(model.estimator(tokens, is_noisy, chosen, noise=noise))
+
+    assert key() == key(num_steps=7, solver="heun", rho=3.0, warp=False, final_prediction="nearest")
+    different = ({"nucleus": 0.5}, {"guidance_scale": 2.0}, {"self_conditioning": False})
+    assert len({key(), *(key(**settings) for settings in different)}) == 4
+    estimator = model.estimator(tokens, is_noisy, model.settings({}), noise=noise)
+    others = [tensor + 1 for tensor in tensors_of(estimator) if tensor.dtype != torch.bool]
+    changed = with_tensors(estimator, iter([*others, ~is_noisy]))
+    assert torch.equal(changed.tokens, tokens + 1)
+    assert settings_of(changed) == settings_of(estimator)
 
 
 def test_modes():
@@ -255,7 +274,7 @@ def compile_whole():
     backend = lambda graph, _: graphs.append(1) or graph.forward  # noqa: E731
     compiled = torch.compile(capture.evaluate, dynamic=False, fullgraph=True, backend=backend)
     plain, other = make_model(), make_model()
-    other.recorder = Recorder(capture.record_nothing, compiled)
+    other.sampler.recorder = Recorder(capture.record_nothing, compiled)
     for count, settings in enumerate(({}, {"guidance_scale": 3.0}, {"nucleus": 0.8}), start=1):
         for steps in (3, 4):
             arguments = {"seed": steps, "num_steps": steps, **settings}
@@ -273,7 +292,7 @@ def test_an_evaluation_is_compiled_whole():
 def check_captured(mode, **settings):
     changes = {"training.device": "cuda", "training.dtype": "float32"}
     plain, captured = make_model(changes), make_model(changes, mode=mode)
-    assert captured.recorder is not None
+    assert captured.sampler.recorder is not None
     for seed in (1, 2):
         expected, steps = traced(plain, seed=seed, num_steps=6, **settings)
         found, replayed = traced(captured, seed=seed, num_steps=6, **settings)

@@ -74,10 +74,12 @@ class Scripted(Translator):
     """Translates by a script: `answer(number, sample, settings)`."""
 
     def __init__(self, answer, config=CONFIG, tokenizer=None, sure=lambda number, sample: 0.0):
-        super().__init__(config, tokenizer or numerals_tokenizer(), torch.device("cpu"))
+        super().__init__(config, tokenizer or numerals_tokenizer(), torch.nn.Linear(1, 1))
         self.answer, self.sure, self.calls = answer, sure, []
 
     def settings(self, changes, num_samples=1):
+        if "confidence_weight" in changes:
+            return override(self.config.mask_predict, changes)
         if self.config.model == "diffusion":
             return override(self.config.sampling, changes)
         drawn = num_samples > 1 or "temperature" in changes
@@ -89,8 +91,8 @@ class Scripted(Translator):
         for _, number, sample in places:
             tokens = [*self.tokenizer.encode(self.answer(number, sample, settings)), EOS]
             rows.append([*tokens, *[PAD] * (self.config.data.length - len(tokens))])
-        sureness = torch.tensor([self.sure(number, sample) for _, number, sample in places])
-        return Filled(torch.tensor(rows), sureness)
+        confidence = torch.tensor([self.sure(number, sample) for _, number, sample in places])
+        return Filled(torch.tensor(rows), confidence)
 
 
 def system(answer, name="cdcd", **config):
@@ -186,20 +188,19 @@ def test_decoding_finds_what_most_samples_say(tmp_path):
     assert row(by_characters, "cdcd").exact_by_count.num_right == COUNT
 
 
-def test_decoding_can_trust_what_the_model_is_sure_of(tmp_path):
-    def surest_wrong(number, sample):
+def test_decoding_can_count_confidence(tmp_path):
+    def confidently_wrong(number, sample):
         return -0.1 if sample == number % 3 else -0.2
 
-    def found(**config):
+    def found(**settings):
         one = system(majority_right)
-        one.translator.sure = surest_wrong
-        report = evaluated([one], tmp_path, counts=(3,), **config)
-        return row(report, "cdcd").exact_by_count.num_right
+        one.translator.sure = confidently_wrong
+        report = evaluated([one], tmp_path, sweep=[settings], counts=(3,))
+        return row(report, "cdcd", **settings).exact_by_count.num_right
 
-    # The majority is some 67 points more alike than the other, which is surer by 0.1 nats.
-    assert found(sureness=0.0) == COUNT
-    assert found() == found(sureness=30.0) == COUNT
-    assert found(sureness=3000.0) == 0
+    # The majority is some 67 points more alike than the other, which is more confident by 0.1 nats.
+    assert found() == found(confidence_weight=0.0) == found(confidence_weight=30.0) == COUNT
+    assert found(confidence_weight=3000.0) == 0
 
 
 def by_steps(number, _, settings):
@@ -295,7 +296,7 @@ def test_the_warm_up_changes_no_noise(count, samples):
     assert sorted(places) == [(3, i, j) for i in range(count) for j in range(samples)]
     expected = [[answers[i, j] for j in range(samples)] for i in range(count)]
     assert drawn.samples.texts == expected
-    assert drawn.samples.sureness == [[10 * i + j for j in range(samples)] for i in range(count)]
+    assert drawn.samples.confidence == [[10 * i + j for j in range(samples)] for i in range(count)]
     assert drawn.is_warmed_up == (count // max(1, 8 // samples) > 1)
     assert all(len(call) <= 8 for call in translator.calls)
 

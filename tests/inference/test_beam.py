@@ -298,13 +298,3 @@ def test_rows_depend_on_their_own_numbers_and_source():
     for tokens in together.tolist():
         if EOS in tokens:
             assert set(tokens[tokens.index(EOS) + 1 :]) <= {PAD}
-
-
-def test_mistakes_are_explained():
-    model, source, config = network(0), sources(), DecodingConfig()
-    with pytest.raises(ValueError, match="4 rows of u are not as many for each of 3 sources"):
-        decode_targets(model, source, uniform(4), config)
-    with pytest.raises(ValueError, match="below 1"):
-        decode_targets(model, source, uniform(3) + 1, config)
-    with pytest.raises(ValueError, match="u is for 12 tokens, the model's targets have 6"):
-        decode_targets(model, source, uniform(3).repeat(1, 2), config)

@@ -77,7 +77,7 @@ def test_the_canvas_of_a_text_ends_it(model):
 
 def test_in_a_stream_another_document_may_follow(model):
     config = override(model.config, {"data.layout": "stream"})
-    stream = DiffusionTextModel(config, model.tokenizer, model.model, model.warp)
+    stream = DiffusionTextModel(config, model.tokenizer, model.model, model.sampler.warp)
     canvas = stream.infill_canvas("One [2]")
     assert canvas.tokens == (*model.tokenizer.encode("One"), None, None, EOS, *[None] * 20)
 
@@ -140,7 +140,7 @@ def test_float64(run, blank):
 def shown(model, row, given=(), **arguments):
     """What is shown of a row of tokens, of which some are given."""
     canvas = Canvas(tuple(t if i in given else None for i, t in enumerate(row)))
-    return model._shown(canvas, (0, 0), list(row), arguments.get("ignore_eos", False))
+    return model._generated(canvas, (0, 0), list(row), arguments.get("ignore_eos", False))
 
 
 def test_what_follows_the_end_is_hidden(model):
@@ -208,7 +208,7 @@ def test_the_callback_sees_every_step(model, solver):
 )
 def test_settings_that_do_not_fit(model, trained, settings, message):
     config = override(model.config, trained)
-    other = DiffusionTextModel(config, model.tokenizer, model.model, model.warp)
+    other = DiffusionTextModel(config, model.tokenizer, model.model, model.sampler.warp)
     with pytest.raises(ValueError, match=message):
         other.complete("Mia", **settings)
 
@@ -229,7 +229,7 @@ def test_settings_that_do_not_fit(model, trained, settings, message):
 )
 def test_settings_that_fit_change_the_samples(model, trained, settings):
     config = override(model.config, trained)
-    other = DiffusionTextModel(config, model.tokenizer, model.model, model.warp)
+    other = DiffusionTextModel(config, model.tokenizer, model.model, model.sampler.warp)
     assert other.complete("Mia", **settings)[0].startswith("Mia")
     assert not torch.equal(estimates(other, "Mia", **settings), estimates(other, "Mia"))
 
@@ -244,7 +244,7 @@ def estimates(model, prompt, **settings):
 
 def test_replacement_conditions_a_model_without_masks(model):
     config = override(model.config, {"objective.masking": "none"})
-    other = DiffusionTextModel(config, model.tokenizer, model.model, model.warp)
+    other = DiffusionTextModel(config, model.tokenizer, model.model, model.sampler.warp)
     assert other.complete("Mia", replacement=True)[0].startswith("Mia")
     given, free = (estimates(other, prompt, replacement=True) for prompt in ("Mia", ""))
     assert not torch.equal(given[:, :, 1:], free[:, :, 1:])
@@ -253,8 +253,10 @@ def test_replacement_conditions_a_model_without_masks(model):
 @pytest.mark.parametrize("final", ["network", "nearest"])
 @pytest.mark.parametrize("solver", ["euler", "heun"])
 def test_the_number_of_network_calls_is_as_declared(model, monkeypatch, blank, solver, final):
-    calls, network = [], model.network
-    monkeypatch.setattr(model, "network", lambda *a, **k: calls.append(1) or network(*a, **k))
+    calls, network = [], model.sampler.network
+    monkeypatch.setattr(
+        model.sampler, "network", lambda *a, **k: calls.append(1) or network(*a, **k)
+    )
     settings = {"solver": solver, "final_prediction": final, "num_steps": 5}
     model.generate(blank, **settings)
     assert len(calls) == override(model.config.sampling, settings).num_evaluations
@@ -367,7 +369,7 @@ def test_guidance_in_one_pass_is_two_passes(model):
     """The network sees given and hidden tokens in one batch, with the states that two would have."""
     tokens = torch.randint(3, model.tokenizer.vocab_size, (2, model.length))
     is_noisy = torch.arange(model.length).expand(2, -1) >= 5
-    noise = torch.randn(2, model.length, model.table.shape[1])
+    noise = torch.randn(2, model.length, model.sampler.table.shape[1])
     guided = model.estimator(tokens, is_noisy, SamplingConfig(guidance_scale=3.0), noise=noise)
     plain = model.estimator(tokens, is_noisy, SamplingConfig(), noise=noise)
     hidden = replace(plain, is_dropped=torch.ones(2, dtype=torch.bool))

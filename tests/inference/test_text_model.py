@@ -21,6 +21,6 @@ def test_one_table_for_everything():
     model = build_model(config, tokenizer.vocab_size)
     warp = TimeWarp(config.warp, config.process)
     loaded = DiffusionTextModel(config, tokenizer, model, warp)
-    lengths = loaded.table.norm(dim=-1)
+    lengths = loaded.sampler.table.norm(dim=-1)
     torch.testing.assert_close(lengths, torch.full_like(lengths, math.sqrt(config.embedding.dim)))
-    torch.testing.assert_close(loaded.table, model.embedding.table())
+    torch.testing.assert_close(loaded.sampler.table, model.embedding.table())

@@ -344,8 +344,8 @@ def test_guidance_is_the_extrapolation_of_two_calls():
     t = torch.linspace(1.0, 6.0, 6, dtype=torch.float64)
     plain = replace(translator.config.sampling, guidance_scale=1.0)
     nothing = translator._nothing_given(6)
-    guided = translator.estimators(source, replace(plain, guidance_scale=2.5))(*nothing)
-    conditional = translator.estimators(source, plain)(*nothing)
+    guided = translator.conditioned(source, replace(plain, guidance_scale=2.5))(*nothing)
+    conditional = translator.conditioned(source, plain)(*nothing)
     encoded = translator.model.encode(source, torch.ones(3, dtype=torch.bool))
     unconditional = replace(conditional, condition=encoded)
     states: list[Any] = [None, None, None]
@@ -410,13 +410,13 @@ def overwritten(work):
 def test_recorded_calls_give_the_same(settings, solver):
     """Other texts and other noise from one recording a shape."""
     plain, recorded = make_translator(), make_translator()
-    recorded.recorder = Recorder(overwritten)
+    recorded.sampler.recorder = Recorder(overwritten)
     for seed in (0, 1):
         for count, samples in ((3, 2), (2, 3), (3, 2)):
             asked = {"num_samples": samples, "seed": seed, "solver": solver, **settings}
             given = texts(count, seed=seed)
             assert recorded.samples(given, **asked) == plain.samples(given, **asked)
-    assert len(recorded.recorder.kept) == 2
+    assert len(recorded.sampler.recorder.kept) == 2
 
 
 def test_the_most_like_the_others_is_chosen(monkeypatch):

@@ -233,11 +233,8 @@ def test_noisy_positions_alone_are_predicted_as_with_the_others(shape):
     assert 0 < is_noisy.sum() < is_noisy.numel()
     with torch.no_grad():
         whole = made(x, t, None)
-        alone = replace(made, num_predicted=int(is_noisy.sum()))(x, t, None)
-    assert whole.positions is None
-    assert alone.positions is not None
-    torch.testing.assert_close(alone.logits, whole.logits[is_noisy])
-    logits = put(alone.logits, alone.positions, is_noisy.shape)
-    torch.testing.assert_close(logits[is_noisy], whole.logits[is_noisy])
+        alone = replace(made, only_noisy=True)(x, t, None)
+    torch.testing.assert_close(alone.logits[is_noisy], whole.logits[is_noisy])
+    assert not alone.logits[~is_noisy].any()
     torch.testing.assert_close(alone.x0_hat, whole.x0_hat)
     torch.testing.assert_close(alone.state[is_noisy], whole.state[is_noisy])

@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cdcd.cli.shared import chosen_settings, device_options, setting_options
+from cdcd.cli.model_options import chosen_settings, device_options, setting_options
 from cdcd.settings import add_options, chosen
 
 

@@ -7,26 +7,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdcd.cli.shared import chosen_settings, device_options, setting_options
+from cdcd.cli.model_options import chosen_settings, load_options, run_options, setting_options
 
 if TYPE_CHECKING:
     from cdcd.inference.text_model import Canvas, TextModel
 
 
 def _generation_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory")
+    run_options(parser)
     parser.add_argument(
         "--num-samples", metavar="INT", type=int, default=1, help="samples for each text"
     )
-    parser.add_argument("--seed", metavar="INT", type=int, default=0, help="seed of the noise")
-    parser.add_argument(
-        "--batch-size", metavar="INT", type=int, default=64, help="sequences at a time"
-    )
-    parser.add_argument(
-        "--checkpoint", metavar="STEP", type=int, help="checkpoint (default: the last)"
-    )
-    device_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
     setting_options(parser)
 
 
@@ -51,7 +42,9 @@ def infill_options(parser: argparse.ArgumentParser) -> None:
 
 
 def sample(options: Any) -> None:
-    model = _load(options)
+    from cdcd.inference.load import load
+
+    model = load(options.run, **load_options(options))
     prompts = [options.prompt]
     if options.prompt_file is not None:
         prompts = options.prompt_file.read_text(encoding="utf-8").splitlines()
@@ -62,20 +55,10 @@ def sample(options: Any) -> None:
 
 
 def infill(options: Any) -> None:
-    model = _load(options)
-    _generate(options, model, [model.infill_canvas(options.text)])
-
-
-def _load(options: Any) -> "TextModel":
     from cdcd.inference.load import load
 
-    return load(
-        options.run,
-        checkpoint=options.checkpoint,
-        device=options.device,
-        dtype=options.dtype,
-        compile=options.compile,
-    )
+    model = load(options.run, **load_options(options))
+    _generate(options, model, [model.infill_canvas(options.text)])
 
 
 def _generate(options: Any, model: "TextModel", canvases: "Sequence[Canvas]", **more: Any) -> None:
@@ -95,12 +78,8 @@ def _generate(options: Any, model: "TextModel", canvases: "Sequence[Canvas]", **
             **more,
         )
     if options.json:
-        print(
-            json.dumps(
-                {"settings": settings, "samples": [asdict(g) for g in generated]},
-                ensure_ascii=False,
-            )
-        )
+        report = {"settings": settings, "samples": [asdict(each) for each in generated]}
+        print(json.dumps(report, ensure_ascii=False))
         return
     console = Console(soft_wrap=True)
     for each in generated:

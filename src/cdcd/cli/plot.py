@@ -63,5 +63,5 @@ def _draw_training(path: Path, out: Path, model: TextModel | Translator) -> list
     if validated and isinstance(model, DiffusionTextModel | DiffusionTranslator):
         pictures.append(out / "time_warping.png")
         losses = validated[-1]["losses"]
-        plot_time_warping(model.warp, losses["t"], losses["loss"], pictures[-1])
+        plot_time_warping(model.sampler.warp, losses["t"], losses["loss"], pictures[-1])
     return pictures

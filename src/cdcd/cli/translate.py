@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdcd.cli.shared import chosen_settings, device_options, setting_options
-from cdcd.settings import add_options, chosen
+from cdcd.cli.model_options import chosen_settings, load_options, run_options, setting_options
 
 if TYPE_CHECKING:
     from cdcd.inference.translator import Translator
@@ -18,37 +17,22 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def translate_options(parser: argparse.ArgumentParser) -> None:
-    from cdcd.config import BeamConfig
-    from cdcd.inference.translator import SURENESS
     from cdcd.metrics.bleu import UTILITIES
 
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory of a translator")
+    run_options(parser, "run directory of a translator")
     parser.add_argument(
         "--source", metavar="FILE|-", required=True, help="text with a sentence a line; -: stdin"
     )
+    parser.add_argument("--out", metavar="FILE", type=Path, help="output file (default: stdout)")
     parser.add_argument(
-        "--out", metavar="FILE", type=Path, help="where to write (default: to stdout)"
-    )
-    for name, default, text in (
-        (
-            "--num-samples",
-            1,
-            "samples of each line; of several the one most like the others is taken",
-        ),
-        ("--seed", 0, "seed of the noise"),
-        ("--batch-size", 64, "samples at a time"),
-    ):
-        parser.add_argument(name, metavar="INT", type=int, default=default, help=text)
-    parser.add_argument(
-        "--utility", choices=UTILITIES, default="bleu", help="by which samples are alike"
+        "--num-samples",
+        metavar="INT",
+        type=int,
+        default=1,
+        help="samples of each line; of several, the one most like the others is taken",
     )
     parser.add_argument(
-        "--sureness",
-        metavar="FLOAT",
-        type=float,
-        default=SURENESS,
-        help="what settled samples are worth for each nat a token that the model is surer of them "
-        "(default: %(default)s)",
+        "--utility", choices=UTILITIES, default="bleu", help="measure of how alike samples are"
     )
     parser.add_argument(
         "--long",
@@ -57,31 +41,17 @@ def translate_options(parser: argparse.ArgumentParser) -> None:
         help="lines that are longer than the model reads: split at the ends of sentences, refuse, or "
         "leave empty",
     )
-    parser.add_argument(
-        "--checkpoint", metavar="STEP", type=int, help="checkpoint (default: the last)"
-    )
-    device_options(parser)
-    parser.add_argument("--json", action="store_true", help="write JSON, with the sources")
-    setting_options(parser)
-    group = parser.add_argument_group("of autoregressive models, by default", "Beam search.")
-    add_options(group, BeamConfig)  # pyright: ignore[reportArgumentType]
+    setting_options(parser, beam=True)
 
 
 def translate(options: Any) -> None:
     from cdcd.cli.display import SamplingProgress
-    from cdcd.config import BeamConfig
     from cdcd.inference.load import load_translator
 
     check_out(options.out)
     lines = read_lines(options.source)
-    translator = load_translator(
-        options.run,
-        checkpoint=options.checkpoint,
-        device=options.device,
-        dtype=options.dtype,
-        compile=options.compile,
-    )
-    settings = chosen_settings(options) | chosen(options, BeamConfig)
+    translator = load_translator(options.run, **load_options(options))
+    settings = chosen_settings(options)
     translator.settings(settings, options.num_samples)
     texts = arrange(lines, translator, options.long)
     for warning in (*texts.warnings, *unknown_words(lines, translator)):
@@ -91,7 +61,6 @@ def translate(options: Any) -> None:
             texts.pieces,
             num_samples=options.num_samples,
             utility=options.utility,
-            sureness=options.sureness,
             seed=options.seed,
             batch_size=options.batch_size,
             callback=progress,

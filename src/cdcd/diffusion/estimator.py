@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from cdcd.diffusion.embedding import Projection
 from cdcd.diffusion.interpolation import expected_embedding
-from cdcd.diffusion.positions import noisy_positions, put
+from cdcd.diffusion.positions import noisy_positions
 from cdcd.diffusion.process import scale_input
 
 
@@ -26,15 +26,12 @@ from cdcd.diffusion.process import scale_input
 class Estimate:
     """A prediction: logits over tokens, the embedding estimate they imply, and the state to pass on.
 
-    Logits are in the network's precision. They may be overwritten by the estimator's next call, the
-    rest may not: with a large vocabulary they are larger than everything else together.
+    Logits are in the network's precision.
     """
 
-    logits: Float[Tensor, "*positions vocab"]
+    logits: Float[Tensor, "batch seq vocab"]
     x0_hat: Float[Tensor, "batch seq embed"]
     state: Any
-    positions: Int[Tensor, " predicted"] | None = None
-    """Positions in the flattened batch that the logits are of; None: all, [batch seq vocab]."""
 
 
 @runtime_checkable
@@ -104,7 +101,7 @@ def predict_logits(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NetworkEstimator:
-    """A trained network with its conditioning: the given tokens, and where they are given."""
+    """A trained network with its conditioning: the given tokens, and the mask of the others."""
 
     network: Network
     table: Float[Tensor, "vocab embed"]
@@ -117,11 +114,11 @@ class NetworkEstimator:
     softmax_temperature: float = 1.0
     nucleus: float = 1.0
     trained: Projection = field(default_factory=Projection)
-    """What the network saw in training as its own last prediction (§3.2)."""
+    """The projection of the network's own last prediction, as in training (§3.2)."""
     projection: Projection = field(default_factory=Projection)
-    """What is done to x0_hat in sampling."""
-    num_predicted: int | None = None
-    """Positions that the network is asked for, the noisy ones first; None: all."""
+    """The projection of x0_hat in sampling."""
+    only_noisy: bool = False
+    """Compute the logits of noisy positions alone, which changes shapes from call to call; others are zero."""
     condition: Condition | None = None
     """Source sentences, for a network that takes them."""
 
@@ -130,8 +127,8 @@ class NetworkEstimator:
     ) -> Estimate:
         given = F.embedding(self.tokens, self.table)
         positions = None
-        if self.num_predicted is not None:
-            positions = noisy_positions(self.is_noisy, self.num_predicted)
+        if self.only_noisy:
+            positions = noisy_positions(self.is_noisy, int(self.is_noisy.sum()))
         logits = predict_logits(
             self.network,
             x,
@@ -145,10 +142,16 @@ class NetworkEstimator:
         )
         plain = self.trained(expected_embedding(logits, self.table), self.table)
         shaped = self._shape(logits, plain)
-        if positions is not None:
-            plain, shaped = (put(h, positions, self.is_noisy.shape) for h in (plain, shaped))
+        if self.only_noisy:
+            logits, plain, shaped = map(self._at_noisy, (logits, plain, shaped))
         x0_hat = torch.where(self.is_noisy[..., None], shaped, given)
-        return Estimate(logits, x0_hat, plain if self.self_conditioning else None, positions)
+        return Estimate(logits, x0_hat, plain if self.self_conditioning else None)
+
+    def _at_noisy(self, values: Float[Tensor, "noisy *rest"]) -> Float[Tensor, "batch seq *rest"]:
+        """Returns values at the noisy positions, and zeros at the others."""
+        everywhere = values.new_zeros(*self.is_noisy.shape, *values.shape[1:])
+        everywhere[self.is_noisy] = values
+        return everywhere
 
     def _shape(self, logits: Tensor, plain: Tensor) -> Float[Tensor, "*positions embed"]:
         """x0_hat under the sampling settings; `plain` where they change nothing."""

@@ -1,7 +1,7 @@
 """Sampling (§2.1, §6.4): noise -> [prediction -> score -> step] × N -> prediction -> tokens."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -14,17 +14,17 @@ from cdcd.diffusion.estimator import Estimate, Estimator
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.solvers import SOLVERS, Slope
 from cdcd.diffusion.warping import NoiseSchedule
+from cdcd.settings import check_ranges
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
     """Everything that can be set when sampling, with the paper's defaults (Table 2)."""
 
-    solver: Literal["euler", "heun", "settle"] = "euler"
-    """Step rule: `euler` (one network call a step) or `heun` (two). Or no ODE: `settle` gives the model one
-    token after another, the surest first; only for models trained with masks."""
+    solver: Literal["euler", "heun"] = "euler"
+    """Step rule: `euler` (one network call a step) or `heun` (two)."""
     num_steps: int = 200
-    """Number of steps from t_max to t_min; with `settle` the most rounds."""
+    """Number of steps from t_max to t_min."""
     score_temperature: float = 1.0
     """Divides the score; below 1 trades diversity for quality."""
     softmax_temperature: float = 1.0
@@ -53,70 +53,27 @@ class SamplingConfig:
     """Clamp x0_hat; a choice only for models trained without self-conditioning."""
     replacement: bool = False
     """Condition by the replacement method; only for models trained without masks."""
-    settle_temperature: float = 0.0
-    """`settle` draws tokens, and lengths of translations, at this temperature; 0: it takes the likeliest tokens,
-    and lengths in the middle of their distribution, or evenly from it for several samples."""
-    settle_lengths: int = 1
-    """`settle` tries a translation at so many lengths and takes the one that it is surest of; 1 where several
-    samples are wanted and nothing is said, since they differ in length."""
 
     def __post_init__(self) -> None:
-        for name in ("score_temperature", "softmax_temperature", "warp_temperature", "rho"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be positive")
-        if self.initial_noise_scale < 0:
-            raise ValueError(
-                f"initial_noise_scale is {self.initial_noise_scale}, it must not be negative"
-            )
-        if not 0 < self.nucleus <= 1:
-            raise ValueError(f"nucleus is {self.nucleus}, it must be above 0 and at most 1")
-        if not 0 <= self.warp_uniformity <= 1:
-            raise ValueError(
-                f"warp_uniformity is {self.warp_uniformity}, it must be between 0 and 1"
-            )
-        if self.settle_temperature < 0:
-            raise ValueError(
-                f"settle_temperature is {self.settle_temperature}, it must not be negative"
-            )
-        for name in ("num_steps", "settle_lengths"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least 1")
+        check_ranges(
+            self,
+            at_least={1: ["num_steps"]},
+            positive=("score_temperature", "softmax_temperature", "warp_temperature", "rho"),
+            not_negative=["initial_noise_scale"],
+            share=["warp_uniformity"],
+            above_zero=["nucleus"],
+        )
 
     @property
     def num_evaluations(self) -> int:
         """Network calls a sample, with the final prediction; guidance doubles their cost."""
-        if self.solver == "settle":
-            return self.num_steps
         steps = SOLVERS[self.solver].evaluations(self.num_steps)
         return steps + (self.final_prediction == "network")
-
-    @property
-    def of_evaluation(self) -> "SamplingConfig":
-        """What one network call depends on: the settings of the steps around it are at their defaults."""
-        defaults = SamplingConfig()
-        return replace(self, **{name: getattr(defaults, name) for name in OF_STEPS})
-
-
-OF_STEPS = (
-    "solver",
-    "num_steps",
-    "score_temperature",
-    "initial_noise_scale",
-    "warp",
-    "warp_temperature",
-    "warp_uniformity",
-    "rho",
-    "final_prediction",
-    "settle_temperature",
-    "settle_lengths",
-)
-"""Settings that do not change what an estimator answers."""
 
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a callback sees after each step. Logits and probabilities are to be read at once: the next
-    step may overwrite them."""
+    """A finished step, as a callback gets it."""
 
     index: int
     num_steps: int

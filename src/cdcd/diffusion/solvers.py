@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cdcd.diffusion.estimator import Estimate, Estimator
+from cdcd.diffusion.interpolation import score
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,10 @@ class Slope:
     score_temperature: float = 1.0
 
     def __call__(self, x: Tensor, t: Tensor, state: Any) -> tuple[Tensor, Estimate]:
-        estimate = self.estimator(x, t.expand(len(x)), state)
-        return (x - estimate.x0_hat) / (t * self.score_temperature), estimate
+        t = t.expand(len(x))
+        estimate = self.estimator(x, t, state)
+        gradient = score(estimate.x0_hat, x, t)
+        return -t[:, None, None] * gradient / self.score_temperature, estimate
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,7 @@ class Evaluation:
                         one.tokens.to(model.device),
                         one.is_generated.to(model.device),
                         chosen,
-                        noise=torch.zeros(1, model.length, model.table.shape[1]).to(model.table),
+                        noise=model.sampler.draw([(0,)]).noise,
                     )
         if self.baseline is not None:
             for changes in baseline_settings:
@@ -385,6 +385,8 @@ def denoising_quality(model: TextModel, held_out: Sequences) -> dict[str, Any]:
     for name, share in shares.items():
         objective = replace(model.config.objective, self_conditioned_share=share)
         config = replace(model.config, objective=objective)
-        report = validate(model.network, model.table, tokens, model.warp.schedule(), config)
+        report = validate(
+            model.network, model.sampler.table, tokens, model.sampler.warp.schedule(), config
+        )
         levels[name] = [asdict(level) for level in report.levels]
     return levels

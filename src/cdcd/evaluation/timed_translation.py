@@ -64,7 +64,7 @@ def draw_timed(
         )
         seconds = time.perf_counter() - started
         for i in chosen:
-            translations[i], confidences[i] = drawn.texts[i], drawn.sureness[i]
+            translations[i], confidences[i] = drawn.texts[i], drawn.confidence[i]
     return Drawn(
         Samples(
             _by_text(pieces, translations, lambda texts: " ".join(filter(None, texts))),

@@ -37,7 +37,7 @@ from cdcd.evaluation.translation_report import (
     write_translation_report,
 )
 from cdcd.evaluation.translators import BASELINE, Job, System, jobs_of, load_system, load_systems
-from cdcd.inference.translator import SURENESS, Done, Samples, check_sureness
+from cdcd.inference.translator import Done, Samples
 from cdcd.languages import numerals
 from cdcd.metrics.bleu import (
     Corpus,
@@ -63,9 +63,6 @@ class TranslationConfig:
     """Numbers of samples for each sentence that minimum Bayes-risk decoding chooses from."""
     utility: Literal["bleu", "chrf"] = "bleu"
     """Similarity by which minimum Bayes-risk decoding compares samples."""
-    sureness: float = SURENESS
-    """Points of the utility for each nat a token that a settled sample is surer than another; 0: only how
-    alike they are counts."""
     processes: int = 1
     """Processes that compare samples."""
     seed: int = 0
@@ -83,7 +80,6 @@ class TranslationConfig:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is {value}, it must be at least {least}")
-        check_sureness(self.sureness)
         if not self.counts or min(self.counts) < 1:
             raise ValueError(f"counts are {list(self.counts)}; give numbers of samples from 1 on")
 
@@ -195,7 +191,6 @@ class TranslationEvaluation:
             "settings": {"of": type(job.settings).__name__} | asdict(job.settings),
             "counts": self.counts if job.num_samples > 1 else [1],
             "utility": config.utility if job.num_samples > 1 else None,
-            "sureness": config.sureness if job.num_samples > 1 else None,
             "seed": config.seed,
             "num_resamples": config.num_resamples,
             "batch_size": config.batch_size,
@@ -225,19 +220,21 @@ class TranslationEvaluation:
         )
         if job.num_samples == 1:
             return FinishedRow(row, first)
-        return self._decoded(row, first, drawn.samples)
+        return self._decoded(row, first, drawn.samples, job.settings)
 
     def _scored(self, system: str, texts: Sequence[str]) -> TranslationRow:
         scores = score(texts, self.corpus, num_resamples=self.config.num_resamples)
         return TranslationRow(system, {}, scores, exact=self._exact(texts))
 
-    def _decoded(self, row: TranslationRow, first: list[str], samples: Samples) -> FinishedRow:
+    def _decoded(
+        self, row: TranslationRow, first: list[str], samples: Samples, settings: Any
+    ) -> FinishedRow:
         """Adds minimum Bayes-risk decoding to a row."""
         choices = mbr_batch(
             samples.texts,
             utility_for(self.config.utility, self.corpus.target_language),
             counts=self.counts,
-            bonuses=samples.bonuses(self.config.sureness),
+            bonuses=samples.bonuses(settings),
             processes=self.config.processes,
         )
         curve = mbr_curve(

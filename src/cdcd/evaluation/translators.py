@@ -130,7 +130,7 @@ def jobs_of(
 
 def _job(system: System, base: Setting, changes: Setting, num_samples: int) -> Job:
     settings = system.translator.settings({**base, **changes}, num_samples)
-    reported = {name: getattr(settings, name) for name in changes}
+    reported = {name: getattr(settings, name, value) for name, value in changes.items()}
     job = Job(system, {**base, **changes}, reported, num_samples, settings)
     if job.mode == "greedy":
         reported.pop("temperature", None)

@@ -7,68 +7,43 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cdcd.config import BeamConfig, DecodingConfig, RunConfig
-from cdcd.data.tokenizers import Tokenizer
+from cdcd.config import BeamConfig, DecodingConfig
 from cdcd.inference.beam import beam_search
-from cdcd.inference.decoding import decode_targets
-from cdcd.inference.translator import (
-    SETTINGS,
-    Done,
-    Filled,
-    Place,
-    Translator,
-    names_of,
-    refuse_others,
-)
+from cdcd.inference.decoding import decode_targets, draw_uniform
+from cdcd.inference.model import names_of, with_changes
+from cdcd.inference.translator import Done, Filled, Seed, Translator
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
-from cdcd.networks.precision import Autocast
-from cdcd.seeding import generator_for
-from cdcd.settings import override
 
 
 class AutoregressiveTranslator(Translator):
-    """The autoregressive baseline: beam search, or tokens drawn one by one where many are wanted."""
+    """An autoregressive translator: beam search, or tokens drawn one by one where many are wanted."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        tokenizer: Tokenizer,
-        model: AutoregressiveTranslationNetwork,
-        *,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__(config, tokenizer, model.embedding.weight.device)
-        model.to(torch.float64 if dtype == torch.float64 else torch.float32)
-        self.model = model.eval().requires_grad_(False)
-        self.precision = Autocast(model, self.device, dtype).precision
+    model: AutoregressiveTranslationNetwork
 
     def settings(
         self, changes: Mapping[str, Any], num_samples: int = 1
     ) -> BeamConfig | DecodingConfig:
-        """Beam search; drawing where its settings are given, or several samples are wanted."""
-        searched, drawn = names_of(BeamConfig), names_of(DecodingConfig)
-        refuse_others(changes, SETTINGS - searched - drawn, "autoregressive")
-        if num_samples == 1 and not drawn & set(changes):
-            return override(self.config.beam, changes)
-        if of_search := searched & set(changes):
-            why = "several samples" if num_samples > 1 else min(drawn & set(changes))
+        """Returns the settings of beam search; of drawing for several samples, or where its own are given."""
+        of_drawing = sorted(names_of(DecodingConfig) & set(changes))
+        if num_samples == 1 and not of_drawing:
+            return with_changes(self.config.beam, changes)
+        if of_search := sorted(names_of(BeamConfig) & set(changes)):
+            reason = "several samples" if num_samples > 1 else of_drawing[0]
             raise ValueError(
-                f"{min(of_search)} is of beam search, but {why} asks for drawing: choose one"
+                f"{of_search[0]} is of beam search, but {reason} asks for drawing: choose one"
             )
-        return override(self.config.decoding, changes)
+        return with_changes(self.config.decoding, changes)
 
     @torch.no_grad()
     def fill(
         self,
         source: Int[Tensor, "sources source"],
-        places: Sequence[Place],
+        seeds: Sequence[Seed],
         settings: BeamConfig | DecodingConfig,
         done: Done,
     ) -> Filled:
-        with self.precision():
+        with self.network.precision():
             if isinstance(settings, BeamConfig):
                 return Filled(beam_search(self.model, source, settings).best())
-            u = torch.stack(
-                [torch.rand(self.model.length, generator=generator_for(*p)) for p in places]
-            )
-            return Filled(decode_targets(self.model, source, u.to(self.device), settings))
+            u = draw_uniform(seeds, self.model.length).to(self.device)
+            return Filled(decode_targets(self.model, source, u, settings))

@@ -1,4 +1,4 @@
-"""Decoding: sequences drawn from an autoregressive model, token by token, left to right.
+"""Sequences drawn from an autoregressive model, token by token, left to right.
 
 Each token is drawn by inverting the distribution function of the model's probabilities at a uniform
 number, one for each row and position. So a text depends on its own row of numbers and not on its batch.
@@ -15,6 +15,12 @@ from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.interpolation import probabilities
 from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
+from cdcd.seeding import generator_for
+
+
+def draw_uniform(seeds: Sequence[tuple[int, ...]], length: int) -> Float[Tensor, "batch seq"]:
+    """Draws uniform numbers for each sample from its seed, which is a path of integers."""
+    return torch.stack([torch.rand(length, generator=generator_for(*seed)) for seed in seeds])
 
 
 @torch.no_grad()
@@ -28,12 +34,12 @@ def decode(
     suppress: Sequence[int] = (),
     callback: Callable[[int], None] | None = None,
 ) -> Int[Tensor, "batch seq"]:
-    """Continue each row's given tokens, which come first; tokens that are not given are not read.
+    """Continues each row's given tokens, which come first; tokens that are not given are not read.
 
     `u` holds uniform numbers in [0, 1). Tokens in `suppress` are never drawn. The callback gets each
     position when it is filled. The precision is that of the model, or of torch.autocast around it.
     """
-    _check(model, is_given, u, suppress)
+    _check_given(model, is_given)
     shared, length = int(is_given.all(0).sum()), tokens.shape[1]
     if shared == length:
         return tokens.clone()
@@ -59,17 +65,18 @@ def decode_targets(
     u: Float[Tensor, "batch seq"],
     config: DecodingConfig,
 ) -> Int[Tensor, "batch seq"]:
-    """Draw a target for each row of uniform numbers; padding follows its EOS, if it has one.
+    """Draws a target for each row of uniform numbers; padding follows its EOS, if it has one.
 
     There can be several rows a source; those of one follow one another. The precision is that of the
     model, or of torch.autocast around it.
     """
     assert not model.training
-    _check_rows(model, source, u)
     batch, length = u.shape
+    assert length <= model.length
+    assert batch % len(source) == 0
     memory, caches = model.encode(source), model.new_caches(batch, length)
     targets, positions = (
-        torch.full(u.shape, PAD, device=u.device),
+        u.new_full(u.shape, PAD, dtype=torch.long),
         torch.arange(length).to(u.device),
     )
     inputs, has_ended = model.start(batch), torch.zeros(batch, dtype=torch.bool, device=u.device)
@@ -89,7 +96,7 @@ def decode_targets(
 def draw(
     logits: Float[Tensor, "batch vocab"], u: Float[Tensor, " batch"], config: DecodingConfig
 ) -> Int[Tensor, " batch"]:
-    """One token a row."""
+    """Draws one token for each row."""
     if config.temperature == 0:
         return logits.argmax(-1)
     logits = keep_top_k(logits.to(torch.promote_types(logits.dtype, torch.float32)), config.top_k)
@@ -99,7 +106,7 @@ def draw(
 
 
 def keep_top_k(logits: Float[Tensor, "batch vocab"], k: int) -> Float[Tensor, "batch vocab"]:
-    """Give all but the k most likely tokens no chance; 0 keeps all."""
+    """Returns logits of −∞ for all but the k most likely tokens; 0 keeps all."""
     if not 0 < k < logits.shape[-1]:
         return logits
     values, tokens = logits.topk(k, dim=-1)
@@ -107,11 +114,11 @@ def keep_top_k(logits: Float[Tensor, "batch vocab"], k: int) -> Float[Tensor, "b
 
 
 def invert(
-    probs: Float[Tensor, "batch vocab"], u: Float[Tensor, " batch"]
-) -> Int[Tensor, " batch"]:
-    """The token at which the distribution function first exceeds `u`.
+    probs: Float[Tensor, "positions vocab"], u: Float[Tensor, " positions"]
+) -> Int[Tensor, " positions"]:
+    """Returns the first token at which the distribution function exceeds `u`.
 
-    Rounding must not let through a token without probability, so those are taken out of the sums.
+    Tokens without probability are left out of the sums, so that rounding cannot draw one.
     """
     cdf = torch.where(probs > 0, probs.double().cumsum(-1), 0.0)
     level = u.double()[:, None] * cdf.amax(-1, keepdim=True)
@@ -119,18 +126,7 @@ def invert(
     return (cdf > level).to(torch.uint8).argmax(-1)
 
 
-def _check_rows(model: AutoregressiveTranslationNetwork, source: Tensor, u: Tensor) -> None:
-    if u.shape[1] > model.length:
-        raise ValueError(f"u is for {u.shape[1]} tokens, the model's targets have {model.length}")
-    if len(u) % len(source):
-        raise ValueError(f"{len(u)} rows of u are not as many for each of {len(source)} sources")
-    if not ((u >= 0) & (u < 1)).all():
-        raise ValueError("the uniform numbers u must be at least 0 and below 1")
-
-
-def _check(
-    model: AutoregressiveTextNetwork, is_given: Tensor, u: Tensor, suppress: Sequence[int]
-) -> None:
+def _check_given(model: AutoregressiveTextNetwork, is_given: Bool[Tensor, "batch seq"]) -> None:
     if is_given.shape[1] > model.length:
         raise ValueError(
             f"the sequences have {is_given.shape[1]} tokens, the model's at most {model.length}"
@@ -142,12 +138,3 @@ def _check(
             f"row {row} has a given token at position {position + 1} after a position that is not "
             f"given; an autoregressive model can only continue a beginning"
         )
-    if not ((u >= 0) & (u < 1)).all():
-        raise ValueError("the uniform numbers u must be at least 0 and below 1")
-    unknown = [token for token in suppress if not 0 <= token < model.vocab_size]
-    if unknown:
-        raise ValueError(
-            f"suppress has token {unknown[0]}, the model's are 0 to {model.vocab_size - 1}"
-        )
-    if len(set(suppress)) == model.vocab_size:
-        raise ValueError("suppress has every token of the vocabulary; leave at least one")

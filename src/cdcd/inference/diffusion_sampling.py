@@ -1,98 +1,187 @@
-"""The parts that text models and translators share in sampling by diffusion: draws, the estimator, checks."""
+"""What diffusion text models and translators share: their settings, draws, estimators and the ODE's solution."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from cdcd.config import RunConfig
+from cdcd.config import Decoder, MaskPredictConfig, RunConfig
 from cdcd.diffusion.embedding import Projection
-from cdcd.diffusion.estimator import Network, NetworkEstimator
-from cdcd.diffusion.objective import ObjectiveConfig
-from cdcd.diffusion.process import ProcessConfig
-from cdcd.diffusion.sampling import SamplingConfig
+from cdcd.diffusion.estimator import Condition, Estimator, Guided, NetworkEstimator, Replacement
+from cdcd.diffusion.sampling import SamplingConfig, StepInfo, sample, time_grid
+from cdcd.diffusion.warping import TimeWarp
+from cdcd.inference.model import with_changes
+from cdcd.networks.capture import make_recorder
+from cdcd.networks.precision import Autocast, with_bfloat16_weights
 from cdcd.seeding import generator_for
+from cdcd.settings import convert, refuse_without_effect
+
+DiffusionSettings = SamplingConfig | MaskPredictConfig
+Callback = Callable[[StepInfo], None]
 
 
 @dataclass(frozen=True)
 class SampleDraws:
-    """Everything random about some samples: a function of their places alone."""
+    """Everything random about some samples, a function of their seeds alone."""
 
     noise: Float[Tensor, "batch seq embed"]
     u: Float[Tensor, "batch seq"]
-    """Uniform, for tokens that are drawn."""
-    v: Float[Tensor, " batch"]
-    """Uniform, for lengths that are drawn."""
+    """Uniform numbers for tokens."""
+    u_length: Float[Tensor, " batch"]
+    """Uniform numbers for lengths."""
 
     def repeated(self, times: int) -> "SampleDraws":
-        """Each row so many times."""
-        return SampleDraws(*(d.repeat_interleave(times, 0) for d in (self.noise, self.u, self.v)))
-
-    def start(self, process: ProcessConfig, config: SamplingConfig) -> tuple[Tensor, Tensor]:
-        """Where sampling starts: pure noise, and its level."""
-        t = torch.full_like(self.v, process.t_max)
-        return process.t_max * config.initial_noise_scale * self.noise, t
+        """Returns each row so many times."""
+        parts = (self.noise, self.u, self.u_length)
+        return SampleDraws(*(part.repeat_interleave(times, 0) for part in parts))
 
 
 def draw_for_samples(
-    places: Sequence[tuple[int, ...]], length: int, table: Float[Tensor, "vocab embed"]
+    seeds: Sequence[tuple[int, ...]], length: int, table: Float[Tensor, "vocab embed"]
 ) -> SampleDraws:
-    """The draws of the samples at some places: the seed, and their numbers."""
+    """Draws for each sample from its seed, which is a path of integers."""
     drawn = []
-    for place in places:
-        generator = generator_for(*place)
+    for seed in seeds:
+        generator = generator_for(*seed)
         noise = torch.randn(length, table.shape[1], generator=generator)
         uniform = torch.rand(length + 1, generator=generator)
         drawn.append((noise, uniform[:-1], uniform[-1]))
     return SampleDraws(*(torch.stack(part).to(table) for part in zip(*drawn, strict=True)))
 
 
-def make_estimator(
-    network: Network,
-    table: Float[Tensor, "vocab embed"],
-    tokens: Int[Tensor, "batch seq"],
-    is_noisy: Bool[Tensor, "batch seq"],
-    run: RunConfig,
-    config: SamplingConfig,
-) -> NetworkEstimator:
-    """A run's network as an estimator under sampling settings."""
-    embedding = run.embedding
-    return NetworkEstimator(
-        network=network,
-        table=table,
-        tokens=tokens,
-        is_noisy=is_noisy,
-        self_conditioning=config.self_conditioning and run.objective.self_conditioning,
-        softmax_temperature=config.softmax_temperature,
-        nucleus=config.nucleus,
-        trained=Projection(renormalise=embedding.renormalise, clamp=embedding.clamp),
-        projection=Projection(
-            renormalise=embedding.renormalise or config.renormalise,
-            clamp=embedding.clamp or config.clamp,
+def diffusion_settings(run: RunConfig, changes: Mapping[str, Any]) -> DiffusionSettings:
+    """Returns the settings of a run's decoder, or of the one that `changes` names, with changes."""
+    changes = dict(changes)
+    decoder = convert(changes.pop("decoder", run.decoder), Decoder)
+    if decoder == "mask-predict":
+        if run.objective.masking == "none":
+            raise ValueError(
+                "mask-predict decoding is for models trained with masks (objective.masking); "
+                "set decoder to ode"
+            )
+        return with_changes(run.mask_predict, changes)
+    settings = with_changes(run.sampling, changes)
+    check_sampling(settings, run)
+    effects = [
+        (settings.warp, "warp true", ("warp_temperature", "warp_uniformity")),
+        (
+            run.objective.self_conditioning,
+            "a model trained with self-conditioning",
+            ("self_conditioning",),
         ),
-    )
+    ]
+    refuse_without_effect(changes, effects)
+    return settings
 
 
-def check_sampling(config: SamplingConfig, objective: ObjectiveConfig) -> None:
-    """Refuse settings that a model was not trained for."""
-    if (config.renormalise or config.clamp) and objective.self_conditioning:
+def check_sampling(settings: SamplingConfig, run: RunConfig) -> None:
+    """Raises an error where a model was not trained for its sampling settings."""
+    objective = run.objective
+    if (settings.renormalise or settings.clamp) and objective.self_conditioning:
         raise ValueError(
             "renormalise and clamp are sampling settings only for models trained without "
             "self-conditioning; train with embedding.renormalise or embedding.clamp instead"
         )
-    if config.solver == "settle":
-        if objective.masking == "none":
-            raise ValueError(
-                "settle gives the model one token after another: it is for models trained with "
-                "masks (objective.masking)"
-            )
-        if config.guidance_scale != 1.0:
-            raise ValueError(
-                "guidance is of the ODE's solvers: with settle set guidance_scale to 1"
-            )
-    if config.guidance_scale != 1.0 and not objective.conditioning_dropout:
+    if settings.guidance_scale != 1.0 and not objective.conditioning_dropout:
         raise ValueError(
             "guidance needs a model trained with objective.conditioning_dropout above 0"
         )
+    if settings.replacement and run.task == "translation":
+        raise ValueError("replacement is for given tokens; a translation has none")
+    if settings.replacement and objective.masking != "none":
+        raise ValueError("replacement is for models trained with objective.masking none")
+    if settings.replacement and settings.guidance_scale != 1.0:
+        raise ValueError("replacement cannot be guided: set guidance_scale to 1")
+
+
+def is_guided(settings: DiffusionSettings) -> bool:
+    return isinstance(settings, SamplingConfig) and settings.guidance_scale != 1.0
+
+
+class DiffusionSampler:
+    """A diffusion network with its table and its time warp.
+
+    `compile` says how network calls are made fast (see `networks.capture`).
+    """
+
+    def __init__(
+        self, run: RunConfig, model: nn.Module, warp: TimeWarp, dtype: torch.dtype, compile: str
+    ) -> None:
+        self.run, self.warp = run, warp
+        self.model: Any = with_bfloat16_weights(model) if dtype == torch.bfloat16 else model
+        self.table: Float[Tensor, "vocab embed"] = self.model.embedding.table().detach()
+        self.network = Autocast(self.model, self.table.device, dtype)
+        self.recorder = make_recorder(compile, self.table.device)
+
+    def draw(self, seeds: Sequence[tuple[int, ...]]) -> SampleDraws:
+        """Draws for sequences of the model's length."""
+        return draw_for_samples(seeds, self.run.data.length, self.table)
+
+    def estimator(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        is_noisy: Bool[Tensor, "batch seq"],
+        settings: DiffusionSettings,
+        *,
+        noise: Float[Tensor, "batch seq embed"] | None = None,
+        guided: bool = False,
+        condition: Condition | None = None,
+    ) -> Estimator:
+        """Returns the network with its conditioning, behind guidance or replacement where they are set.
+
+        For guidance a condition has every source twice, the second time dropped.
+        """
+        is_ode = isinstance(settings, SamplingConfig)
+        config = settings if is_ode else SamplingConfig()
+        embedding, embedded, shown = self.run.embedding, F.embedding(tokens, self.table), is_noisy
+        if config.replacement:
+            shown = torch.ones_like(is_noisy)
+        is_dropped = None
+        if guided:
+            is_dropped = torch.arange(2 * len(tokens), device=tokens.device) >= len(tokens)
+            tokens, shown = tokens.repeat(2, 1), shown.repeat(2, 1)
+        estimator: Estimator = NetworkEstimator(
+            network=self.network,
+            condition=condition,
+            table=self.table,
+            tokens=tokens,
+            is_noisy=shown,
+            self_conditioning=config.self_conditioning and self.run.objective.self_conditioning,
+            is_dropped=is_dropped,
+            softmax_temperature=config.softmax_temperature,
+            nucleus=config.nucleus,
+            trained=Projection(renormalise=embedding.renormalise, clamp=embedding.clamp),
+            projection=Projection(
+                renormalise=embedding.renormalise or config.renormalise,
+                clamp=embedding.clamp or config.clamp,
+            ),
+            # A recording needs fixed shapes.
+            only_noisy=not is_ode and self.recorder is None,
+        )
+        if config.replacement:
+            assert noise is not None
+            estimator = Replacement(estimator, embedded, is_noisy, noise)
+        elif guided:
+            estimator = Guided(estimator, config.guidance_scale)
+        return estimator if self.recorder is None else self.recorder(estimator)
+
+    def solve(
+        self,
+        estimator: Estimator,
+        noise: Tensor,
+        settings: SamplingConfig,
+        callback: Callback | None,
+    ) -> Int[Tensor, "batch seq"]:
+        """Returns the tokens at the end of the ODE that starts at `noise`."""
+        schedule = self.warp.schedule()
+        times = time_grid(settings, self.run.process, schedule, self.table.dtype)
+        return sample(estimator, self.table, noise, times, settings, callback=callback).tokens
+
+    def start(self, noise: Float[Tensor, "batch seq embed"]) -> tuple[Tensor, Tensor]:
+        """Returns noise at the highest noise level, and that level for each row."""
+        t_max = self.run.process.t_max
+        return t_max * noise, noise.new_full((len(noise),), t_max)

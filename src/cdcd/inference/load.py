@@ -9,15 +9,11 @@ print(translator.translate(["Anna gets up at half past two."], num_samples=10))
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from cdcd.config import RunConfig
-from cdcd.data.tokenizers import Tokenizer
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.inference.autoregressive_text import AutoregressiveTextModel
 from cdcd.inference.autoregressive_translator import AutoregressiveTranslator
@@ -31,8 +27,7 @@ from cdcd.networks.diffusion_text import DiffusionTextNetwork
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.training.build import build_model
-from cdcd.training.checkpoint import Checkpoint, RunDirectory, check_shapes, without_prefix
-from cdcd.training.tasks import AnyNetwork
+from cdcd.training.checkpoint import RunDirectory, check_shapes, without_prefix
 
 
 def load(
@@ -43,28 +38,14 @@ def load(
     dtype: str = "auto",
     compile: str = "auto",
 ) -> TextModel:
-    """Load a run's last checkpoint (its averaged weights where it kept them) for sampling.
+    """Loads a run's last checkpoint (its averaged weights where it kept them) for sampling.
 
     `compile` is for diffusion models on a GPU: `auto` captures a network call as a CUDA graph; `on`
     compiles it; `graphs` does both, which takes longest to start and is fastest; `off` does neither.
     """
-    loaded = load_parts(run, checkpoint=checkpoint, device=device, dtype=dtype)
-    config, tokenizer, number = loaded.config, loaded.tokenizer, loaded.dtype
-    match loaded.model:
-        case AutoregressiveTextNetwork():
-            return AutoregressiveTextModel(config, tokenizer, loaded.model, dtype=number)
-        case DiffusionTextNetwork():
-            return DiffusionTextModel(
-                config, tokenizer, loaded.model, loaded.warp(), dtype=number, compile=compile
-            )
-    raise ValueError(f"{run} is a translator, no language model: use cdcd translate")
-
-
-def load_diffusion(run: str | Path, **options: Any) -> DiffusionTextModel:
-    """Load a run that must be of a diffusion model."""
-    model = load(run, **options)
-    if not isinstance(model, DiffusionTextModel):
-        raise ValueError(f"{run} is an autoregressive model; this needs a diffusion model")
+    model = _load(run, checkpoint, device, dtype, compile)
+    if not isinstance(model, TextModel):
+        raise ValueError(f"{run} is a translator, no language model: use cdcd translate")
     return model
 
 
@@ -76,59 +57,41 @@ def load_translator(
     dtype: str = "auto",
     compile: str = "auto",
 ) -> Translator:
-    """Load a run's last checkpoint for translating; see `cdcd.load` for the options."""
-    loaded = load_parts(run, checkpoint=checkpoint, device=device, dtype=dtype)
-    match loaded.model:
-        case DiffusionTranslationNetwork():
-            return DiffusionTranslator(
-                loaded.config,
-                loaded.tokenizer,
-                loaded.model,
-                loaded.warp(),
-                dtype=loaded.dtype,
-                compile=compile,
-            )
-        case AutoregressiveTranslationNetwork():
-            return AutoregressiveTranslator(
-                loaded.config, loaded.tokenizer, loaded.model, dtype=loaded.dtype
-            )
-    raise ValueError(f"{run} is a language model, no translator: use cdcd sample")
+    """Loads a run's last checkpoint for translating; see `cdcd.load` for the options."""
+    model = _load(run, checkpoint, device, dtype, compile)
+    if not isinstance(model, Translator):
+        raise ValueError(f"{run} is a language model, no translator: use cdcd sample")
+    return model
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A run's model with the weights of a checkpoint, in place."""
-
-    config: RunConfig
-    tokenizer: Tokenizer
-    model: AnyNetwork
-    dtype: torch.dtype
-    saved: Checkpoint
-    what: str
-
-    def warp(self) -> TimeWarp:
-        """The time warp of a diffusion model."""
-        warp = TimeWarp(self.config.warp, self.config.process)
-        _fill_in(warp, without_prefix("warp", self.saved.weights), self.what)
-        return warp.to(next(self.model.parameters()).device)
-
-
-def load_parts(
-    run: str | Path, *, checkpoint: int | None = None, device: str = "auto", dtype: str = "auto"
-) -> Loaded:
-    """Read a run's last checkpoint: its averaged weights where it kept them."""
+def _load(
+    run: str | Path, checkpoint: int | None, device: str, dtype: str, compile: str
+) -> TextModel | Translator:
     directory = RunDirectory(Path(run))
     saved = directory.load(checkpoint)
-    config, place = directory.config, choose_device(device)
-    what = f"the checkpoint of step {saved.step} in {run}"
-    model = build_model(config, directory.vocab_size)
+    config, tokenizer = directory.config, directory.tokenizer
+    own_device = choose_device(device)
+    own_dtype = choose_dtype(dtype, own_device)
+    name = f"the checkpoint of step {saved.step} in {run}"
+    network = build_model(config, directory.vocab_size)
     weights = without_prefix("model", saved.weights) | without_prefix("average", saved.weights)
-    _fill_in(model, weights, what)
-    return Loaded(
-        config, directory.tokenizer, model.to(place), choose_dtype(dtype, place), saved, what
-    )
+    _load_weights(network, weights, name)
+    network.to(own_device)
+    match network:
+        case AutoregressiveTextNetwork():
+            return AutoregressiveTextModel(config, tokenizer, network, dtype=own_dtype)
+        case AutoregressiveTranslationNetwork():
+            return AutoregressiveTranslator(config, tokenizer, network, dtype=own_dtype)
+    warp = TimeWarp(config.warp, config.process)
+    _load_weights(warp, without_prefix("warp", saved.weights), name)
+    options: Any = {"dtype": own_dtype, "compile": compile}
+    match network:
+        case DiffusionTextNetwork():
+            return DiffusionTextModel(config, tokenizer, network, warp.to(own_device), **options)
+        case DiffusionTranslationNetwork():
+            return DiffusionTranslator(config, tokenizer, network, warp.to(own_device), **options)
 
 
-def _fill_in(module: nn.Module, weights: Mapping[str, Tensor], what: str) -> None:
-    check_shapes(module.state_dict(), dict(weights), what)
+def _load_weights(module: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
+    check_shapes(module.state_dict(), dict(weights), name)
     module.load_state_dict(weights)

@@ -1,19 +1,17 @@
-"""What every text model can do: complete prompts and fill gaps of a canvas."""
+"""Text models: they complete prompts and fill the gaps of a canvas."""
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from cdcd.config import RunConfig
-from cdcd.data.tokenizers import Tokenizer
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.networks.precision import Autocast
+from cdcd.inference.model import Model, check_counts
 
 
 @dataclass(frozen=True)
@@ -39,35 +37,22 @@ class Generated:
     """The seed and the index of the sample, from which its noise was drawn."""
 
 
-class TextModel(ABC):
-    """A trained model with its tokenizer: what completes prompts and fills gaps."""
-
-    def __init__(
-        self, config: RunConfig, tokenizer: Tokenizer, model: nn.Module, dtype: torch.dtype
-    ) -> None:
-        self.config, self.tokenizer = config, tokenizer
-        self.device = next(model.parameters()).device
-        self.dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        model.to(self.dtype).eval().requires_grad_(False)
-        self.network = Autocast(model, self.device, dtype)
-
-    @abstractmethod
-    def settings(self, changes: Mapping[str, Any]) -> Any:
-        """The run's own sampling settings with changes."""
+class TextModel(Model):
+    """A language model in use: it completes prompts and fills gaps."""
 
     @abstractmethod
     def fill(
         self,
         tokens: Int[Tensor, "batch seq"],
         is_noisy: Bool[Tensor, "batch seq"],
-        places: Sequence[tuple[int, int]],
+        seeds: Sequence[tuple[int, int]],
         settings: Any,
         *,
         callback: Callable[[Any], None] | None = None,
     ) -> Int[Tensor, "batch seq"]:
-        """Generate the noisy positions of sequences; row i draws from (seed, index) = places[i].
+        """Generates the noisy positions of sequences; row i draws from (seed, index) = seeds[i].
 
-        The callback sees each step: a StepInfo of a diffusion model, else the position just filled.
+        The callback gets each step: a StepInfo of a diffusion model, else the position just filled.
         """
 
     @property
@@ -86,17 +71,15 @@ class TextModel(ABC):
         callback: Callable[[Any], None] | None = None,
         **settings: Any,
     ) -> list[str]:
-        """Texts that begin with `prompt`. `settings` are fields of SamplingConfig."""
-        generated = self.generate(
-            self.prompt_canvas(prompt, length),
-            num_samples=num_samples,
-            seed=seed,
-            length=length,
-            ignore_eos=ignore_eos,
-            callback=callback,
-            **settings,
-        )
-        return [each.text for each in generated]
+        """Returns texts that begin with `prompt`.
+
+        `settings` are fields of SamplingConfig; with decoder "mask-predict" those of MaskPredictConfig;
+        of an autoregressive model those of DecodingConfig.
+        """
+        canvas = self.prompt_canvas(prompt, length)
+        settings |= {"num_samples": num_samples, "seed": seed, "callback": callback}
+        generated = self.generate(canvas, length=length, ignore_eos=ignore_eos, **settings)
+        return [sample.text for sample in generated]
 
     def infill(
         self,
@@ -106,24 +89,24 @@ class TextModel(ABC):
         callback: Callable[[Any], None] | None = None,
         **settings: Any,
     ) -> str:
-        r"""The text with its gaps filled: `[5]` is a gap of five tokens, `\[5]` is plain text."""
+        r"""Returns a text with its gaps filled: `[5]` is a gap of five tokens, `\[5]` is plain text."""
         canvas = self.infill_canvas(text)
         return self.generate(canvas, seed=seed, callback=callback, **settings)[0].text
 
     def prompt_canvas(self, prompt: str, length: int | None = None) -> Canvas:
-        """A prompt, and room for the rest."""
+        """Returns a canvas that begins with a prompt."""
         tokens = self.tokenizer.encode(prompt.rstrip(), strict=True)
-        room = self._checked_length(length)
-        if len(tokens) >= room:
+        shown = self._checked_length(length)
+        if len(tokens) >= shown:
             raise ValueError(
-                f"the prompt has {len(tokens)} tokens, but only {room} fit with at least one to "
+                f"the prompt has {len(tokens)} tokens, but only {shown} fit with at least one to "
                 f"generate; shorten the prompt"
                 + ("" if length is None else f" or raise --length to at most {self.length}")
             )
         return Canvas((*tokens, *[None] * (self.length - len(tokens))))
 
     def infill_canvas(self, text: str) -> Canvas:
-        """A text with gaps, and its end."""
+        """Returns the canvas of a text with gaps, with its end."""
         tokens: list[int | None] = []
         for part in split_gaps(text):
             if isinstance(part, int):
@@ -140,13 +123,10 @@ class TextModel(ABC):
             raise ValueError(
                 f"the text with its gaps has {len(tokens)} tokens, the model's sequences {self.length}"
             )
-        return Canvas(tuple(self._ended(tokens)))
-
-    def _ended(self, tokens: list[int | None]) -> list[int | None]:
-        """Say that the document ends here; what would follow is padding, or another document."""
-        room = self.length - len(tokens)
+        # The document ends here; padding follows, or another document.
         after = PAD if self.config.data.layout == "documents" else None
-        return [*tokens, EOS, *([after] * (room - 1))] if room else tokens
+        ended = [*tokens, EOS, *[after] * (self.length - len(tokens) - 1)]
+        return Canvas(tuple(ended[: self.length]))
 
     def _checked_length(self, length: int | None) -> int:
         if length is not None and not 1 <= length <= self.length:
@@ -168,11 +148,9 @@ class TextModel(ABC):
         callback: Callable[[Any], None] | None = None,
         **settings: Any,
     ) -> list[Generated]:
-        """Fill each canvas `num_samples` times. Sample i depends on (seed, i) alone, not on its batch."""
-        for name, value in (("num_samples", num_samples), ("batch_size", batch_size)):
-            if value < 1:
-                raise ValueError(f"{name} is {value}, it must be at least 1")
-        room = self._checked_length(length)
+        """Fills each canvas `num_samples` times. Sample i depends on (seed, i) alone, not on its batch."""
+        check_counts(num_samples=num_samples, batch_size=batch_size)
+        shown = self._checked_length(length)
         chosen = self.settings(settings)
         canvases = [canvas] if isinstance(canvas, Canvas) else list(canvas)
         jobs = [
@@ -185,16 +163,16 @@ class TextModel(ABC):
             tokens = self.fill(
                 torch.tensor(rows, device=self.device),
                 torch.tensor([c.is_noisy for c, _ in batch], device=self.device),
-                [place for _, place in batch],
+                [own_seed for _, own_seed in batch],
                 chosen,
                 callback=callback,
             )
-            shown = zip(batch, tokens.tolist(), strict=True)
-            done += [self._shown(c, place, row[:room], ignore_eos) for (c, place), row in shown]
+            for (c, own_seed), row in zip(batch, tokens.tolist(), strict=True):
+                done.append(self._generated(c, own_seed, row[:shown], ignore_eos))
         return done
 
-    def _shown(
-        self, canvas: Canvas, place: tuple[int, int], row: list[int], ignore_eos: bool
+    def _generated(
+        self, canvas: Canvas, seed: tuple[int, int], row: list[int], ignore_eos: bool
     ) -> Generated:
         is_given = tuple(not noisy for noisy in canvas.is_noisy[: len(row)])
         # The document ends at the first EOS that no given text follows.
@@ -203,11 +181,11 @@ class TextModel(ABC):
         if not ignore_eos and EOS in row[first:]:
             row = row[: row.index(EOS, first)]
             is_given = is_given[: len(row)]
-        return Generated(self.tokenizer.decode(row), tuple(row), is_given, place)
+        return Generated(self.tokenizer.decode(row), tuple(row), is_given, seed)
 
 
 def split_gaps(text: str) -> list[str | int]:
-    r"""Text and gaps in turn: "The [5] went" -> ["The", 5, " went"]; `\[5]` stays text."""
+    r"""Returns text and gaps in turn: "The [5] went" -> ["The", 5, " went"]; `\[5]` stays text."""
     parts: list[str | int] = []
     for piece in re.split(r"((?<!\\)\[\d+\])", text):
         if re.fullmatch(r"\[\d+\]", piece):

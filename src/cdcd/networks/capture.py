@@ -2,11 +2,13 @@
 
 An evaluation is hundreds of small kernels, and at small batches launching them takes longer than
 running them. A CUDA graph launches all of them at once, but only ever on the same memory: so inputs
-are copied to fixed places, and what a caller keeps is copied from them.
+are copied to fixed buffers, and results are copied from them. Logits alone are not: with a large
+vocabulary they are larger than everything else together. They last until the next evaluation.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -19,11 +21,9 @@ T = TypeVar("T")
 
 MODES = ("auto", "on", "graphs", "off")
 """`graphs`: compiled and captured; `on`: compiled only; `auto`: captured only, on a GPU, else off."""
-Bind = Callable[..., Estimator]
-"""Makes an estimator from the tensors of its conditioning, by operations on tensors alone."""
 Work = Callable[[], Estimate]
 Record = Callable[[Work], Work]
-"""Turns work on tensors at fixed places into a faster way to do it again."""
+"""Turns work on tensors in fixed buffers into a faster way to do it again."""
 
 WARMUP = 2
 """Evaluations before a capture, in which libraries set up what they must not set up in it."""
@@ -32,7 +32,7 @@ KEPT = 2
 
 
 def record_graph(work: Work) -> Work:
-    """Do the work a few times, then capture it as a CUDA graph."""
+    """Does the work a few times, then captures it as a CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -43,29 +43,55 @@ def record_graph(work: Work) -> Work:
 
 
 def capture(work: Callable[[], T]) -> Callable[[], T]:
-    """Capture work that has been done before, without doing it; replays overwrite its results."""
+    """Captures work that has been done before, without doing it; replays overwrite its results."""
     graph = torch.cuda.CUDAGraph()
     # Other threads may use the device meanwhile.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        found = work()
+        result = work()
 
     def replay() -> T:
         graph.replay()
-        return found
+        return result
 
     return replay
 
 
 def record_nothing(work: Work) -> Work:
-    """Do the work again each time."""
+    """Does the work again each time."""
     return work
 
 
-def evaluate(
-    bind: Bind, conditioning: Sequence[Tensor], x: Tensor, t: Tensor, state: Tensor | None
-) -> Estimate:
-    """One evaluation from its tensors alone: what is compiled."""
-    return bind(*conditioning)(x, t, state)
+def evaluate(estimator: Estimator, x: Tensor, t: Tensor, state: Tensor | None) -> Estimate:
+    """Returns one estimate: the function that is compiled."""
+    return estimator(x, t, state)
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """Lists the tensors of an estimator, which is a dataclass of tensors, dataclasses and settings."""
+    if isinstance(value, Tensor):
+        return [value]
+    if not is_dataclass(value):
+        return []
+    return [tensor for field in fields(value) for tensor in tensors_of(getattr(value, field.name))]
+
+
+def settings_of(value: Any) -> Hashable:
+    """Returns everything but the contents of its tensors: what a recording is made of."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if not is_dataclass(value):
+        return value
+    return type(value), *(settings_of(getattr(value, field.name)) for field in fields(value))
+
+
+def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
+    """Returns an estimator with other tensors, in the order of `tensors_of`."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changed = {f.name: with_tensors(getattr(value, f.name), tensors) for f in fields(value)}
+    return replace(value, **changed)
 
 
 class Captured:
@@ -77,21 +103,21 @@ class Captured:
 
     def __init__(
         self,
-        bind: Bind,
-        conditioning: Sequence[Tensor],
+        estimator: Estimator,
         *,
         record: Record,
         evaluate: Callable[..., Estimate] = evaluate,
     ) -> None:
-        self.bind, self.record, self.evaluate = bind, record, evaluate
-        self.conditioning = [_place_of(tensor) for tensor in conditioning]
+        self.record, self.evaluate = record, evaluate
+        self.conditioning = [_buffer(tensor) for tensor in tensors_of(estimator)]
+        self.estimator: Estimator = with_tensors(estimator, iter(self.conditioning))
         self.x = self.t = self.state = None
         self.replay: Work | None = None
 
     def condition(self, conditioning: Sequence[Tensor]) -> None:
-        """Exchange what is given."""
-        for place, tensor in zip(self.conditioning, conditioning, strict=True):
-            place.copy_(tensor)
+        """Changes the conditioning: the tensors of another estimator of these shapes."""
+        for buffer, tensor in zip(self.conditioning, conditioning, strict=True):
+            buffer.copy_(tensor)
 
     def __call__(
         self, x: Float[Tensor, "batch seq embed"], t: Float[Tensor, " batch"], state: Any
@@ -104,57 +130,51 @@ class Captured:
         self.t.copy_(t)
         if self.state is not None:
             self.state.zero_() if state is None else self.state.copy_(state)
-        found = self.replay()
-        return Estimate(found.logits, found.x0_hat.clone(), _copied(found.state))
+        estimate = self.replay()
+        state = None if estimate.state is None else estimate.state.clone()
+        return Estimate(estimate.logits, estimate.x0_hat.clone(), state)
 
     def _start(self, x: Tensor, t: Tensor) -> Work:
-        """Make the places of the inputs, and record what is done with them."""
-        self.x, self.t = _place_of(x), _place_of(t)
-        # A first evaluation tells whether there is a state, and of which shape.
-        first = evaluate(self.bind, self.conditioning, self.x, self.t, None).state
+        """Makes the buffers of the inputs, and records the work on them."""
+        self.x, self.t = _buffer(x), _buffer(t)
+        # A first evaluation shows whether there is a state, and its shape.
+        first = self.estimator(self.x, self.t, None).state
         self.state = None if first is None else torch.zeros_like(first)
-        return self.record(
-            lambda: self.evaluate(self.bind, self.conditioning, self.x, self.t, self.state)
-        )
+        return self.record(lambda: self.evaluate(self.estimator, self.x, self.t, self.state))
 
 
-def _place_of(tensor: Tensor) -> Tensor:
-    """Room for tensors of this shape, of which no two elements share their memory."""
+def _buffer(tensor: Tensor) -> Tensor:
+    """Returns a copy of which no two elements share their memory."""
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _copied(state: Tensor | None) -> Tensor | None:
-    return None if state is None else state.clone()
-
-
 class Recorder:
-    """The last recordings, by what they are of."""
+    """The last recordings, by their settings and shapes."""
 
     def __init__(self, record: Record, evaluate: Callable[..., Estimate] = evaluate) -> None:
         self.record, self.evaluate = record, evaluate
         self.kept: OrderedDict[Hashable, Captured] = OrderedDict()
 
-    def __call__(self, settings: Hashable, bind: Bind, conditioning: Sequence[Tensor]) -> Estimator:
-        """The estimator that `bind` makes; equal settings and shapes mean equal recordings."""
-        key = (settings, *(tensor.shape for tensor in conditioning))
+    def __call__(self, estimator: Estimator) -> Estimator:
+        """Returns a recording with the estimator's conditioning; the last of its kind is no longer valid."""
+        key = settings_of(estimator)
         if key in self.kept:
-            self.kept[key].condition(conditioning)
+            self.kept[key].condition(tensors_of(estimator))
             self.kept.move_to_end(key)
             return self.kept[key]
         # The oldest is freed before the new one takes its memory.
         while len(self.kept) >= KEPT:
             self.kept.popitem(last=False)
-        made = Captured(bind, conditioning, record=self.record, evaluate=self.evaluate)
-        self.kept[key] = made
-        return made
+        self.kept[key] = Captured(estimator, record=self.record, evaluate=self.evaluate)
+        return self.kept[key]
 
     def forget(self) -> None:
-        """Free what is kept."""
+        """Frees all recordings."""
         self.kept.clear()
 
 
 def make_recorder(mode: str, device: torch.device) -> Recorder | None:
-    """The recorder of a mode; None where nothing is recorded."""
+    """Returns the recorder of a mode; None where nothing is recorded."""
     if mode not in MODES:
         raise ValueError(f"compile is {mode!r}, it must be one of {', '.join(MODES)}")
     is_cuda = device.type == "cuda"

@@ -163,7 +163,7 @@ def train(job: dict[str, Any]) -> None:
     }
     model = load(out, device="cpu")
     if isinstance(model, DiffusionTextModel):
-        cdf = model.warp.schedule().cdf
+        cdf = model.sampler.warp.schedule().cdf
         record["warp"] = {"t": cdf.widths_in.tolist(), "u": cdf.widths_out.tolist()}
     write_json(out / "record.json", record)
 

@@ -148,7 +148,7 @@ FIXED_IN_TRAINING = {
     "training.optimiser": "the checkpoint holds the state of the other optimiser",
 }
 """Settings of `training` that a resumed run keeps, with the reasons."""
-FREE = ("training", "sampling", "decoding", "beam")
+FREE = ("training", "decoder", "sampling", "mask_predict", "decoding", "beam")
 """Sections whose other settings can change when a run is resumed; all others describe its model and data."""
 
 

@@ -1,6 +1,6 @@
-"""Settling by translators and language models: lengths, places, recordings, and what is refused."""
+"""Mask-predict decoding by translators and language models: lengths, sources, recordings, refusals."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -12,24 +12,25 @@ from test_translator import make_translator, overwritten, texts
 from tiny import train_tiny
 
 import cdcd
+from cdcd.config import MaskPredictConfig, read_config
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.evaluation.translation_evaluation import TranslationConfig
+from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.inference import diffusion_translator as module
 from cdcd.inference.diffusion_sampling import draw_for_samples
 from cdcd.inference.diffusion_translator import DiffusionTranslator, ends_at
-from cdcd.inference.mask_predict import settle
+from cdcd.inference.mask_predict import mask_predict
 from cdcd.metrics.bleu import utility_for
 from cdcd.metrics.mbr import mbr
 from cdcd.networks.capture import Recorder
 from cdcd.settings import override
 from cdcd.training.build import build_model
 
-SETTLE = {"solver": "settle", "num_steps": 6}
-DRAWN = SETTLE | {"settle_temperature": 1.0}
-SEVERAL = SETTLE | {"settle_temperature": 0.8, "settle_lengths": 3}
+PLAIN = {"decoder": "mask-predict", "num_rounds": 6}
+DRAWN = PLAIN | {"temperature": 1.0}
+SEVERAL = PLAIN | {"temperature": 0.8, "num_lengths": 3}
 
 
-def settling_translator():
+def masked_translator():
     return make_translator(**{"objective.masking": "random", "data.length": 12})
 
 
@@ -72,9 +73,9 @@ def test_nothing_at_all_still_has_an_end():
     assert int(ends_at(logits, torch.tensor([0.5]))) == 0
 
 
-@pytest.mark.parametrize("settings", [SETTLE, DRAWN, SEVERAL])
+@pytest.mark.parametrize("settings", [PLAIN, DRAWN, SEVERAL])
 def test_a_target_has_one_end_and_padding_behind_it(settings):
-    found = targets(settling_translator(), texts(4), 2, **settings)
+    found = targets(masked_translator(), texts(4), 2, **settings)
     assert found.shape == (8, 12)
     for row in found.tolist():
         end = row.index(EOS)
@@ -82,58 +83,63 @@ def test_a_target_has_one_end_and_padding_behind_it(settings):
         assert row[end + 1 :] == [PAD] * (11 - end)
 
 
-def test_several_lengths_and_the_surest_is_taken(monkeypatch):
+def test_several_lengths_and_the_best_is_taken(monkeypatch):
     """Made one by one and compared, they give what is made together."""
-    translator, given, kept = settling_translator(), texts(5), []
+    translator, given, kept = masked_translator(), texts(5), []
 
     def keep(*args, **kwargs):
-        kept.append(settle(*args, **kwargs))
+        kept.append(mask_predict(*args, **kwargs))
         return kept[-1]
 
-    monkeypatch.setattr(module, "settle", keep)
+    monkeypatch.setattr(module, "mask_predict", keep)
     for part in range(4):
         monkeypatch.setattr(
             module, "ends_at", lambda _, q, __, end=2 * part + 3: 0 * q[:, None] + end
         )
-        targets(translator, given, **SETTLE)
-    surest = torch.stack([each.log_probability for each in kept]).argmax(0)
-    assert len(surest.unique()) > 1
-    expected = torch.stack([each.tokens for each in kept])[surest, torch.arange(5)]
+        targets(translator, given, **PLAIN)
+    best = torch.stack([each.confidence for each in kept]).argmax(0)
+    assert len(best.unique()) > 1
+    expected = torch.stack([each.tokens for each in kept])[best, torch.arange(5)]
     monkeypatch.setattr(module, "ends_at", lambda _, q, __: (8 * q + 2)[:, None])
-    assert torch.equal(targets(translator, given, **SETTLE, settle_lengths=4), expected)
+    assert torch.equal(targets(translator, given, **PLAIN, num_lengths=4), expected)
 
 
-@pytest.mark.parametrize("settings", [SETTLE, DRAWN, SEVERAL])
-def test_settled_places_are_not_asked_for_again(monkeypatch, settings):
-    """Only the noisy ones are predicted, and what comes out is the same."""
-    translator, given, asked, kept = settling_translator(), texts(3), [], []
-    bind = translator._bind
+@pytest.mark.parametrize("settings", [PLAIN, DRAWN, SEVERAL])
+def test_only_noisy_positions_are_predicted(monkeypatch, settings):
+    """The network computes no other logits, and the samples are those of all logits."""
+    translator, given, asked, kept = masked_translator(), texts(3), [], []
+    estimator = translator.sampler.estimator
 
-    def watch(tokens, is_noisy, *sources, num_predicted=None, **options):
-        asked.append((num_predicted or is_noisy.numel(), int(is_noisy.sum())))
-        return bind(tokens, is_noisy, *sources, num_predicted=num_predicted, **options)
+    def watch(tokens, is_noisy, **options):
+        made = estimator(tokens, is_noisy, **options)
+        asked.append(made)
+        return made
 
     def keep(*args, **kwargs):
-        kept.append(settle(*args, **kwargs))
+        kept.append(mask_predict(*args, **kwargs))
         return kept[-1]
 
-    monkeypatch.setattr(module, "settle", keep)
-    monkeypatch.setattr(translator, "_bind", watch)
+    monkeypatch.setattr(module, "mask_predict", keep)
+    monkeypatch.setattr(translator.sampler, "estimator", watch)
     found = targets(translator, given, 2, **settings)
     assert len(asked) > 2
-    assert all(predicted == noisy for predicted, noisy in asked)
-    assert asked[-1][0] < asked[1][0] < asked[0][0]
-    monkeypatch.setattr(translator, "_bind", lambda *a, num_predicted=None, **o: bind(*a, **o))
+    assert all(made.only_noisy for made in asked)
+    assert asked[-1].is_noisy.sum() < asked[1].is_noisy.sum() < asked[0].is_noisy.sum()
+    monkeypatch.setattr(
+        translator.sampler,
+        "estimator",
+        lambda *a, **o: replace(estimator(*a, **o), only_noisy=False),
+    )
     assert torch.equal(targets(translator, given, 2, **settings), found)
-    torch.testing.assert_close(kept[0].log_probability, kept[1].log_probability)
+    torch.testing.assert_close(kept[0].confidence, kept[1].confidence)
 
 
-@pytest.mark.parametrize("settings", [SETTLE, DRAWN, SEVERAL])
-def test_what_settling_starts_from(monkeypatch, settings):
-    """Scaled noise, the prediction that told the length, and lengths in equal parts of their distribution."""
-    translator, given, asked, started = settling_translator(), texts(3), [], []
-    drawn = draw_for_samples([(0, i, 0) for i in range(3)], 12, translator.table)
-    tries = settings.get("settle_lengths", 1)
+@pytest.mark.parametrize("settings", [PLAIN, DRAWN, SEVERAL])
+def test_decoding_starts_from_noise(monkeypatch, settings):
+    """At t_max, with the prediction that gave the length, and lengths in equal parts of their distribution."""
+    translator, given, asked, started = masked_translator(), texts(3), [], []
+    drawn = draw_for_samples([(0, i, 0) for i in range(3)], 12, translator.sampler.table)
+    tries = settings.get("num_lengths", 1)
 
     def ask(logits, quantiles, temperature):
         asked.append((quantiles, temperature))
@@ -142,34 +148,34 @@ def test_what_settling_starts_from(monkeypatch, settings):
     def start(given, tokens, is_noisy, x, t, *args, **kwargs):
         first = given(tokens, torch.ones_like(is_noisy))(x, t, None)
         started.append((x, t, kwargs["state"], first.state))
-        return settle(given, tokens, is_noisy, x, t, *args, **kwargs)
+        return mask_predict(given, tokens, is_noisy, x, t, *args, **kwargs)
 
     monkeypatch.setattr(module, "ends_at", ask)
-    monkeypatch.setattr(module, "settle", start)
-    targets(translator, given, **settings, initial_noise_scale=0.5)
-    within = drawn.v if "settle_temperature" in settings else torch.full((3,), 0.5).double()
+    monkeypatch.setattr(module, "mask_predict", start)
+    targets(translator, given, **settings)
+    within = drawn.u_length if "temperature" in settings else torch.full((3,), 0.5).double()
     expected = (torch.arange(tries) + within[:, None]).flatten() / tries
     torch.testing.assert_close(asked[0][0], expected)
-    assert asked[0][1] == settings.get("settle_temperature", 1.0)
+    assert asked[0][1] == settings.get("temperature", 1.0)
     x, t, state, first = started[0]
     assert set(t.tolist()) == {translator.config.process.t_max}
     noise = drawn.noise.repeat_interleave(tries, 0)
-    torch.testing.assert_close(x, 0.5 * translator.config.process.t_max * noise)
+    torch.testing.assert_close(x, translator.config.process.t_max * noise)
     torch.testing.assert_close(state, first)
 
 
 def test_no_end_inside_a_text(monkeypatch):
     """However likely it is there."""
-    translator = settling_translator()
+    translator = masked_translator()
     translator.model.head.bias[EOS] += 1e3
     monkeypatch.setattr(module, "ends_at", lambda _, q, __: 0 * q[:, None] + 5)
-    for row in targets(translator, texts(2), **SETTLE).tolist():
+    for row in targets(translator, texts(2), **PLAIN).tolist():
         assert row.index(EOS) == 5
 
 
 @pytest.mark.parametrize("settings", [DRAWN, SEVERAL])
 def test_a_sample_depends_on_its_text_and_place_alone(settings):
-    translator, given = settling_translator(), texts(3)
+    translator, given = masked_translator(), texts(3)
     whole = translator.samples(given, num_samples=3, seed=5, **settings)
     assert len({text for each in whole for text in each}) == 9
     for size in (2, 5):
@@ -184,10 +190,12 @@ def spelling_translator(alpha=0.2):
     changes = {"objective.masking": "random", "data.length": 12, "data.source_length": 48}
     translator = make_translator(**changes, **{"data.subword_sampling": alpha})
     translator.tokenizer = pieces()
-    config = override(translator.config, {"sampling.solver": "settle", "sampling.num_steps": "6"})
+    config = override(
+        translator.config, {"decoder": "mask-predict", "mask_predict.num_rounds": "6"}
+    )
     model = perturbed(build_model(config, translator.tokenizer.vocab_size))
     return DiffusionTranslator(
-        config, translator.tokenizer, model, translator.warp, dtype=torch.float64
+        config, translator.tokenizer, model, translator.sampler.warp, dtype=torch.float64
     )
 
 
@@ -236,18 +244,18 @@ def test_one_sample_reads_its_source_as_it_is(monkeypatch):
 def test_samples_of_the_ode_read_sources_as_they_are(monkeypatch):
     translator = spelling_translator()
     seen = read_sources(translator, monkeypatch)
-    translator.samples(SPELT[:2], num_samples=3, solver="euler", num_steps=2)
+    translator.samples(SPELT[:2], num_samples=3, decoder="ode", num_steps=2)
     assert sorted(seen[0].tolist()) == sorted(map(translator.encode, SPELT[:2]))
 
 
 def test_settings_of_several_samples():
     translator = spelling_translator()
-    own = {"settle_lengths": 4}
-    assert translator.settings(own).settle_lengths == 4
+    own = {"num_lengths": 4}
+    assert translator.settings(own).num_lengths == 4
     several = translator.settings({}, 2)
-    assert (several.settle_temperature, several.settle_lengths) == (0.0, 1)
-    assert translator.settings(own, 2).settle_lengths == 4
-    assert translator.settings({"settle_temperature": 0.3}, 2).settle_temperature == 0.3
+    assert (several.temperature, several.num_lengths) == (0.0, 1)
+    assert translator.settings(own, 2).num_lengths == 4
+    assert translator.settings({"temperature": 0.3}, 2).temperature == 0.3
 
 
 def test_lengths_of_several_samples_are_spread_evenly(monkeypatch):
@@ -267,81 +275,73 @@ def test_lengths_of_several_samples_are_spread_evenly(monkeypatch):
         assert gaps.max() < 2 / count
 
 
-@pytest.mark.parametrize("settings", [SETTLE, SEVERAL])
-def test_sureness_is_that_of_the_sample_which_was_taken(monkeypatch, settings):
-    translator, given, kept = settling_translator(), texts(3), []
+@pytest.mark.parametrize("settings", [PLAIN, SEVERAL])
+def test_the_confidence_is_that_of_the_sample_which_was_taken(monkeypatch, settings):
+    translator, given, kept = masked_translator(), texts(3), []
 
     def keep(*args, **kwargs):
-        kept.append(settle(*args, **kwargs))
+        kept.append(mask_predict(*args, **kwargs))
         return kept[-1]
 
-    monkeypatch.setattr(module, "settle", keep)
+    monkeypatch.setattr(module, "mask_predict", keep)
     found = translator.scored_samples(given, num_samples=2, **settings)
-    tries = settings.get("settle_lengths", 1)
-    surest = kept[0].log_probability.unflatten(0, (-1, tries)).max(1).values
-    flat = [value for each in found.sureness for value in each]
-    assert sorted(flat) == pytest.approx(sorted(surest.tolist()))
+    tries = settings.get("num_lengths", 1)
+    best = kept[0].confidence.unflatten(0, (-1, tries)).max(1).values
+    flat = [value for each in found.confidence for value in each]
+    assert sorted(flat) == pytest.approx(sorted(best.tolist()))
     assert max(flat) < 0
     assert found.texts == translator.samples(given, num_samples=2, **settings)
 
 
-def test_translate_chooses_by_likeness_and_sureness():
-    translator, given = settling_translator(), texts(4)
+def test_translate_chooses_by_likeness_and_confidence():
+    translator, given = masked_translator(), texts(4)
     drawn = translator.scored_samples(given, num_samples=5, **DRAWN)
-    surest = [t[int(np.argmax(s))] for t, s in zip(drawn.texts, drawn.sureness, strict=True)]
+    best = [t[int(np.argmax(s))] for t, s in zip(drawn.texts, drawn.confidence, strict=True)]
     asked = {"num_samples": 5, **DRAWN}
-    assert translator.translate(given, **asked, sureness=1e6) == surest
+    assert translator.translate(given, **asked, confidence_weight=1e6) == best
     alike = [t[mbr(t, utility_for("bleu", "de"))] for t in drawn.texts]
-    assert translator.translate(given, **asked, sureness=0.0) == alike
-    assert alike != surest
+    assert translator.translate(given, **asked, confidence_weight=0.0) == alike
+    assert alike != best
 
 
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
-def test_weights_of_sureness_that_are_refused(weight):
-    with pytest.raises(ValueError, match=r"sureness is .* from 0 on"):
-        settling_translator().translate(texts(1), num_samples=2, sureness=weight)
-    with pytest.raises(ValueError, match=r"sureness is .* from 0 on"):
-        TranslationConfig(sureness=weight)
-
-
-def test_what_is_not_settled_has_no_sureness():
-    translator = settling_translator()
-    sampled = translator.scored_samples(texts(2), num_samples=2, solver="euler", num_steps=2)
-    assert sampled.sureness == [[0.0, 0.0]] * 2
+def test_other_decoders_have_no_confidence():
+    translator = masked_translator()
+    sampled = translator.scored_samples(texts(2), num_samples=2, decoder="ode", num_steps=2)
+    assert sampled.confidence == [[0.0, 0.0]] * 2
     drawn = make_translator("autoregressive").scored_samples(texts(2), num_samples=2)
-    assert drawn.sureness == [[0.0, 0.0]] * 2
+    assert drawn.confidence == [[0.0, 0.0]] * 2
 
 
 def test_several_samples_are_drawn():
-    translator, given = settling_translator(), texts(1)
-    assert translator.settings(SETTLE).settle_temperature == 0
-    assert translator.settings(SETTLE, 2).settle_temperature == 0.5
-    assert translator.settings(DRAWN, 2).settle_temperature == 1.0
-    assert translator.settings(SETTLE | {"settle_temperature": 0.0}, 2).settle_temperature == 0
-    drawn = translator.samples(given, num_samples=4, **SETTLE)
-    assert drawn == translator.samples(given, num_samples=4, **SETTLE, settle_temperature=0.5)
+    translator, given = masked_translator(), texts(1)
+    assert translator.settings(PLAIN).temperature == 0
+    assert translator.settings(PLAIN, 2).temperature == 0.5
+    assert translator.settings(DRAWN, 2).temperature == 1.0
+    assert translator.settings(PLAIN | {"temperature": 0.0}, 2).temperature == 0
+    drawn = translator.samples(given, num_samples=4, **PLAIN)
+    assert drawn == translator.samples(given, num_samples=4, **PLAIN, temperature=0.5)
     assert len(set(drawn[0])) > 1
 
 
-@pytest.mark.parametrize("settings", [SETTLE, SEVERAL])
+@pytest.mark.parametrize("settings", [PLAIN, SEVERAL])
 def test_recorded_calls_give_the_same(settings):
     """What is given changes from round to round in one recording a shape."""
-    plain, recorded = settling_translator(), settling_translator()
-    recorded.recorder = Recorder(overwritten)
+    plain, recorded = masked_translator(), masked_translator()
+    recorded.sampler.recorder = Recorder(overwritten)
     for count, samples in ((3, 2), (2, 3), (3, 2)):
         given = texts(count)
         asked = {"num_samples": samples, **settings}
         assert recorded.samples(given, **asked) == plain.samples(given, **asked)
-    assert len(recorded.recorder.kept) == 2
+    assert len(recorded.sampler.recorder.kept) == 2
 
 
 def test_predictions_are_fed_back():
     """Between the rounds, and from the first call, which tells the length."""
-    translator, given = settling_translator(), texts(8)
-    assert not torch.equal(
-        targets(translator, given, **SETTLE),
-        targets(translator, given, **SETTLE, self_conditioning=False),
-    )
+    translator, given = masked_translator(), texts(8)
+    fed = targets(translator, given, **PLAIN)
+    objective = replace(translator.config.objective, self_conditioning=False)
+    translator.sampler.run = replace(translator.config, objective=objective)
+    assert not torch.equal(targets(translator, given, **PLAIN), fed)
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +349,7 @@ def language_model(tmp_path_factory):
     return cdcd.load(train_tiny(tmp_path_factory.mktemp("settled") / "run"))
 
 
-def test_a_language_model_settles_what_is_not_given(language_model):
+def test_a_language_model_fills_the_rest(language_model):
     prompt = "One day"
     first = language_model.complete(prompt, num_samples=2, seed=0, **DRAWN)
     assert all(text.startswith(prompt) for text in first)
@@ -357,19 +357,56 @@ def test_a_language_model_settles_what_is_not_given(language_model):
     assert language_model.complete(prompt, num_samples=2, seed=1, **DRAWN) != first
 
 
-def test_refused():
-    translator, given = settling_translator(), texts(1)
-    with pytest.raises(ValueError, match="with settle set guidance_scale to 1"):
-        translator.samples(given, **SETTLE, guidance_scale=2.0)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            PLAIN | {"guidance_scale": 2.0},
+            "guidance_scale is a setting of decoder ode, not of",
+        ),
+        (PLAIN | {"rho": 2.0}, "rho is a setting of decoder ode, not of decoder mask-predict"),
+        (PLAIN | {"score_temperature": 0.9}, "score_temperature is a setting of decoder ode"),
+        (PLAIN | {"solver": "heun"}, "solver is a setting of decoder ode"),
+        ({"num_rounds": 3}, "num_rounds is a setting of decoder mask-predict, not of decoder ode"),
+        ({"solver": "settle"}, "unknown choice settle; it is decoder mask-predict now"),
+        ({"decoder": "euler"}, "unknown choice euler; known: mask-predict, ode"),
+        (PLAIN | {"confidence_weight": 2.0}, "confidence_weight has no effect here: .* several"),
+        ({"warp": False, "rho": 2.0, "warp_temperature": 2.0}, "it needs warp true"),
+    ],
+)
+def test_settings_without_effect_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        masked_translator().settings(changes)
+
+
+def test_a_model_without_masks_is_refused():
     with pytest.raises(ValueError, match=r"for models trained with masks \(objective.masking\)"):
-        make_translator().samples(given, **SETTLE)
+        make_translator().samples(texts(1), **PLAIN)
 
 
-def test_lengths_are_for_translators(language_model):
-    with pytest.raises(ValueError, match="settle_lengths is for translators"):
-        language_model.complete("One day", **SETTLE, settle_lengths=2)
+@pytest.mark.parametrize("setting", ["num_lengths", "confidence_weight"])
+def test_lengths_are_for_translators(language_model, setting):
+    with pytest.raises(ValueError, match=f"{setting} has no effect here: it needs a translator"):
+        language_model.complete("One day", **PLAIN, **{setting: 2})
 
 
-def test_sampling_settings_of_a_run_can_settle():
-    sampling = settling_translator().config.sampling
-    assert replace(sampling, **SETTLE).of_evaluation == sampling.of_evaluation
+def test_a_language_model_takes_its_own_decoder(language_model):
+    """Without `decoder` a call uses the run's."""
+    asked = {"num_samples": 2, "seed": 0}
+    config = override(language_model.config, {"decoder": "mask-predict"})
+    expected = language_model.complete("One day", **asked, decoder="mask-predict")
+    assert language_model.complete("One day", **asked) != expected
+    language_model.config = config
+    assert language_model.complete("One day", **asked) == expected
+
+
+def test_an_earlier_configuration_is_understood():
+    """Mask-predict decoding was a solver that was called settle, with settings of its own in `sampling`."""
+    earlier = {"solver": "settle", "num_steps": 9, "settle_temperature": 0.5, "settle_lengths": 3}
+    config = read_config({"sampling": earlier | {"score_temperature": 0.7}})
+    assert config.decoder == "mask-predict"
+    assert config.mask_predict == MaskPredictConfig(num_rounds=9, temperature=0.5, num_lengths=3)
+    assert config.sampling == SamplingConfig(num_steps=9, score_temperature=0.7)
+    other = read_config({"sampling": earlier | {"solver": "heun"}})
+    assert (other.decoder, other.sampling.solver) == ("ode", "heun")
+    assert read_config(asdict(config)) == config

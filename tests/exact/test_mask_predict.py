@@ -1,4 +1,4 @@
-"""Settling against an exact oracle: a joint distribution whose conditionals are summed up."""
+"""Mask-predict decoding against an exact oracle: a joint distribution whose conditionals are summed up."""
 
 from dataclasses import replace
 from itertools import product
@@ -6,9 +6,9 @@ from itertools import product
 import pytest
 import torch
 
+from cdcd.config import MaskPredictConfig
 from cdcd.diffusion.estimator import Estimate
-from cdcd.diffusion.sampling import SamplingConfig
-from cdcd.inference.mask_predict import choose, settle
+from cdcd.inference.mask_predict import choose, mask_predict
 from cdcd.seeding import generator_for
 
 LENGTH, VOCAB = 4, 3
@@ -23,7 +23,7 @@ def joint(seed: int = 0) -> torch.Tensor:
 
 
 class Oracle:
-    """Tells every token from those that are given, exactly; its state counts the calls."""
+    """Predicts every token from those that are given, exactly; its state counts the calls."""
 
     def __init__(self, p: torch.Tensor) -> None:
         self.p, self.calls = p, 0
@@ -48,7 +48,7 @@ class Oracle:
 
 
 def inputs(rows: int = ROWS, given: int | None = None):
-    """Tokens, where they are noisy, and what settling needs besides; one token can be given."""
+    """Tokens, where they are noisy, and the other inputs; one token can be given."""
     generator = generator_for("inputs", rows)
     tokens = torch.randint(VOCAB, (rows, LENGTH), generator=generator)
     is_noisy = torch.ones(rows, LENGTH, dtype=torch.bool)
@@ -58,11 +58,11 @@ def inputs(rows: int = ROWS, given: int | None = None):
     return (tokens, is_noisy, torch.zeros(rows, LENGTH, 2).double(), torch.ones(rows).double()), u
 
 
-def settled(p: torch.Tensor, *, given: int | None = None, rows: int = ROWS, never=(), **settings):
+def decode(p: torch.Tensor, *, given: int | None = None, rows: int = ROWS, never=(), **settings):
     oracle = Oracle(p)
     start, u = inputs(rows, given)
-    config = SamplingConfig(solver="settle", **settings)
-    return settle(oracle, *start, config, u=u, never=never), start, oracle
+    config = MaskPredictConfig(**settings)
+    return mask_predict(oracle, *start, config, u=u, never=never), start, oracle
 
 
 def probability(p: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -74,8 +74,8 @@ def probability(p: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("given", [None, 2])
 def test_one_token_a_round_follows_the_chain_rule(temperature, given):
     p = joint()
-    found, (tokens, is_noisy, *_), oracle = settled(
-        p, given=given, num_steps=LENGTH, settle_temperature=temperature
+    found, (tokens, is_noisy, *_), oracle = decode(
+        p, given=given, num_rounds=LENGTH, temperature=temperature
     )
     assert torch.equal(found.tokens[~is_noisy], tokens[~is_noisy])
     whole = probability(p, found.tokens)
@@ -83,14 +83,14 @@ def test_one_token_a_round_follows_the_chain_rule(temperature, given):
         of_given = torch.zeros(VOCAB).double().index_add(0, TEXTS[:, given], p)
         whole = whole / of_given[tokens[:, given]]
     count = is_noisy.sum(1)
-    torch.testing.assert_close((found.log_probability * count).exp(), whole)
+    torch.testing.assert_close((found.confidence * count).exp(), whole)
     assert oracle.calls == count[0]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_surest_token_is_settled_first(seed):
+def test_the_most_confident_token_is_first(seed):
     p = joint(seed)
-    found, _, oracle = settled(p, rows=1, num_steps=LENGTH)
+    found, _, oracle = decode(p, rows=1, num_rounds=LENGTH)
     tokens, is_noisy = torch.zeros(1, LENGTH).long(), torch.ones(1, LENGTH) > 0
     for asked in oracle.asked:
         assert torch.equal(asked, is_noisy)
@@ -104,55 +104,56 @@ def test_the_surest_token_is_settled_first(seed):
 
 def test_one_round_takes_every_likeliest_token():
     p = joint()
-    found, (tokens, is_noisy, *_), oracle = settled(p, num_steps=1)
+    found, (tokens, is_noisy, *_), oracle = decode(p, num_rounds=1)
     assert torch.equal(found.tokens, oracle.marginals(tokens, is_noisy).argmax(-1))
     assert oracle.calls == 1
 
 
-def test_two_rounds_settle_half_each():
+def test_two_rounds_predict_half_each():
     p = joint()
-    found, (_, is_noisy, *_), oracle = settled(p, num_steps=2)
+    found, (_, is_noisy, *_), oracle = decode(p, num_rounds=2)
     assert oracle.calls == 2
     tokens = torch.zeros(ROWS, LENGTH).long()
     first = oracle.marginals(tokens, is_noisy)
-    is_sure = first.amax(-1).argsort(1, descending=True).argsort(1) < LENGTH // 2
-    tokens = torch.where(is_sure, first.argmax(-1), tokens)
-    second = oracle.marginals(tokens, ~is_sure).argmax(-1)
-    assert torch.equal(found.tokens, torch.where(is_sure, tokens, second))
+    is_first = first.amax(-1).argsort(1, descending=True).argsort(1) < LENGTH // 2
+    tokens = torch.where(is_first, first.argmax(-1), tokens)
+    second = oracle.marginals(tokens, ~is_first).argmax(-1)
+    assert torch.equal(found.tokens, torch.where(is_first, tokens, second))
 
 
 def test_no_more_rounds_than_tokens():
-    _, _, oracle = settled(joint(), num_steps=100)
+    _, _, oracle = decode(joint(), num_rounds=100)
     assert oracle.calls == LENGTH
 
 
-def test_tokens_that_are_never_settled():
-    found, *_ = settled(joint(), num_steps=2, settle_temperature=3.0, never=(1,))
+def test_tokens_that_are_never_predicted():
+    found, *_ = decode(joint(), num_rounds=2, temperature=3.0, never=(1,))
     assert set(found.tokens.unique().tolist()) == {0, 2}
 
 
 def test_drawn_tokens_have_their_probabilities():
     """At a temperature T those are p^(1/T), brought to sum to one."""
     p = torch.tensor([0.6, 0.3, 0.1, 0.0]).double()
-    u = (torch.arange(10_000).double()[None] + 0.5) / 10_000
-    drawn, log_p = choose(p.log().expand(1, 10_000, 4), 0.5, u)
+    u = (torch.arange(10_000).double() + 0.5) / 10_000
+    drawn, log_p = choose(p.log().expand(10_000, 4), 0.5, u)
     expected = p.square() / p.square().sum()
     torch.testing.assert_close(
-        torch.bincount(drawn[0], minlength=4) / 10_000.0, expected.float(), atol=2e-4, rtol=0
+        torch.bincount(drawn, minlength=4) / 10_000.0, expected.float(), atol=2e-4, rtol=0
     )
-    torch.testing.assert_close(log_p[0], p.log()[drawn[0]])
+    torch.testing.assert_close(log_p, p.log()[drawn])
 
 
 def test_rounding_draws_nothing_impossible():
-    p = torch.tensor([0.5, 0.5, 0.0])
-    drawn, _ = choose(p.log().expand(1, 1, 3), 1.0, torch.ones(1, 1))
+    p = torch.tensor([[0.5, 0.5, 0.0]])
+    drawn, _ = choose(p.log(), 1.0, torch.ones(1).nextafter(torch.zeros(1)))
     assert int(drawn) == 1
 
 
 def test_settings_that_make_no_sense():
-    config = SamplingConfig(solver="settle", num_steps=7)
-    assert config.num_evaluations == 7
-    with pytest.raises(ValueError, match="settle_temperature is -1"):
-        replace(config, settle_temperature=-1)
-    with pytest.raises(ValueError, match="settle_lengths is 0"):
-        replace(config, settle_lengths=0)
+    config = MaskPredictConfig(num_rounds=7)
+    for name, value in (
+        *(("temperature", -1), ("confidence_weight", -1)),
+        *(("num_lengths", 0), ("num_rounds", 0)),
+    ):
+        with pytest.raises(ValueError, match=f"{name} is {value}"):
+            replace(config, **{name: value})
