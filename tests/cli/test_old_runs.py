@@ -3,10 +3,14 @@
 import json
 import shlex
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from tiny import cdcd_main, metrics
+
+from cdcd.config import MaskPredictConfig, read_config
+from cdcd.diffusion.sampling import SamplingConfig
 
 OLD = Path(__file__).parents[1] / "fixtures" / "runs_of_428b84c"
 ASKED = json.loads((OLD / "questions.json").read_text())
@@ -53,3 +57,15 @@ def test_an_old_run_is_described(name, capsys):
     printed = capsys.readouterr().out
     assert f"{last['step']:,}" in printed
     assert f"{last['compared']:.5g}" in printed
+
+
+def test_an_earlier_configuration_is_understood():
+    """Mask-predict decoding was a solver that was called settle, with settings of its own in `sampling`."""
+    earlier = {"solver": "settle", "num_steps": 9, "settle_temperature": 0.5, "settle_lengths": 3}
+    config = read_config({"sampling": earlier | {"score_temperature": 0.7}})
+    assert config.decoder == "mask-predict"
+    assert config.mask_predict == MaskPredictConfig(num_rounds=9, temperature=0.5, num_lengths=3)
+    assert config.sampling == SamplingConfig(num_steps=9, score_temperature=0.7)
+    other = read_config({"sampling": earlier | {"solver": "heun"}})
+    assert (other.decoder, other.sampling.solver) == ("ode", "heun")
+    assert read_config(asdict(config)) == config

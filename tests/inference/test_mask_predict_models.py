@@ -1,6 +1,6 @@
 """Mask-predict decoding by translators and language models: lengths, sources, recordings, refusals."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +12,7 @@ from test_translator import make_translator, overwritten, texts
 from tiny import train_tiny
 
 import cdcd
-from cdcd.config import MaskPredictConfig, read_config
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.inference import diffusion_translator as module
 from cdcd.inference.diffusion_sampling import draw_for_samples
 from cdcd.inference.diffusion_translator import DiffusionTranslator, ends_at
@@ -346,7 +344,7 @@ def test_predictions_are_fed_back():
 
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory):
-    return cdcd.load(train_tiny(tmp_path_factory.mktemp("settled") / "run"))
+    return cdcd.load(train_tiny(tmp_path_factory.mktemp("model") / "run"))
 
 
 def test_a_language_model_fills_the_rest(language_model):
@@ -398,15 +396,3 @@ def test_a_language_model_takes_its_own_decoder(language_model):
     assert language_model.complete("One day", **asked) != expected
     language_model.config = config
     assert language_model.complete("One day", **asked) == expected
-
-
-def test_an_earlier_configuration_is_understood():
-    """Mask-predict decoding was a solver that was called settle, with settings of its own in `sampling`."""
-    earlier = {"solver": "settle", "num_steps": 9, "settle_temperature": 0.5, "settle_lengths": 3}
-    config = read_config({"sampling": earlier | {"score_temperature": 0.7}})
-    assert config.decoder == "mask-predict"
-    assert config.mask_predict == MaskPredictConfig(num_rounds=9, temperature=0.5, num_lengths=3)
-    assert config.sampling == SamplingConfig(num_steps=9, score_temperature=0.7)
-    other = read_config({"sampling": earlier | {"solver": "heun"}})
-    assert (other.decoder, other.sampling.solver) == ("ode", "heun")
-    assert read_config(asdict(config)) == config

@@ -168,10 +168,6 @@ class Recorder:
         self.kept[key] = Captured(estimator, record=self.record, evaluate=self.evaluate)
         return self.kept[key]
 
-    def forget(self) -> None:
-        """Frees all recordings."""
-        self.kept.clear()
-
 
 def make_recorder(mode: str, device: torch.device) -> Recorder | None:
     """Returns the recorder of a mode; None where nothing is recorded."""
