@@ -474,10 +474,13 @@ FEW = ("--num-samples", 8)
         ((*FEW, "--sweep", "num_steps=2,2"), "repeats a value or a name"),
         ((*FEW, "--sweep", "num-steps=2", "--sweep", "num_steps=3"), "repeats a value or a name"),
         ((*FEW, "--sweep", "renormalise=false,true"), "only for models trained without self-cond"),
-        ((*FEW, "--sweep", "temperature=1"), "unknown setting temperature"),
+        (
+            (*FEW, "--sweep", "temperature=1"),
+            "temperature is a setting of decoder mask-predict and",
+        ),
         (
             (*FEW, "--baseline", "{place}/baseline", "--baseline-sweep", "score_temperature=1"),
-            "unknown setting score_temperature; did you mean temperature",
+            "score_temperature is a setting of decoder ode, not of autoregressive",
         ),
         (("--num-samples", 0), "num_samples is 0, it must be at least 2"),
         (("--num-samples", 1), "num_samples is 1, it must be at least 2"),
