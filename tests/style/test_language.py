@@ -12,7 +12,6 @@ PATHS.pop("__pycache__", None)
 KNOWN = {
     "cli",
     "diffusion",
-    "evaluation",
     "inference",
     "networks",
     "training",
