@@ -211,13 +211,14 @@ def by_steps(number, _, settings):
 
 def test_a_sweep_is_a_line_in_the_order_of_its_setting(tmp_path, pictures):
     sweep = [{"num_steps": steps} for steps in ("50", "5", "10")]
-    report = evaluated([system(by_steps)], tmp_path, sweep=sweep)
+    report = evaluated([system(by_steps)], tmp_path, sweep=sweep, counts=(1, 2))
     [line] = report.lines("num_steps").values()
     assert [each.settings["num_steps"] for each in line] == [5, 10, 50]
     assert [each.settings["num_steps"] for each in report.rows[1:]] == [50, 5, 10]
     values = [each.scores.bleu.value for each in line]
     assert values == sorted(set(values))
-    assert (tmp_path / "bleu_by_steps.png").stat().st_size > 1000
+    for name in ("bleu_by_samples.png", "bleu_by_steps.png"):
+        assert (tmp_path / name).stat().st_size > 1000
 
 
 def test_seeds_have_a_mean_and_a_deviation(tmp_path):

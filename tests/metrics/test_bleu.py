@@ -1,7 +1,5 @@
 """Scores of translations are sacreBLEU's, and each defect shows in its own number."""
 
-import io
-import json
 import random
 import sys
 from dataclasses import replace
@@ -10,18 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from cdcd.evaluation.translation_report import (
-    Difference,
-    TranslationReport,
-    TranslationRow,
-    controls,
-    print_translation_report,
-    write_translation_report,
-)
+from cdcd.evaluation.translation_report import controls
 from cdcd.metrics.bleu import (
     Corpus,
     bleu_difference,
@@ -220,54 +210,6 @@ def test_one_sample_repeated_gains_nothing():
     curve = mbr_curve(samples, CORPUS, counts=(1, 10), num_resamples=100)
     assert (curve[1].gain.low, curve[1].gain.high) == (0, 0)
     assert curve[1].distinct_share == pytest.approx(0.1)
-
-
-def a_report() -> TranslationReport:
-    rng = random.Random(6)
-    samples = [[damaged(text, rng, 0.4) for _ in range(4)] for text in CORPUS.references]
-    curve = mbr_curve(samples, CORPUS, counts=(1, 4), num_resamples=100)
-    rows = [
-        TranslationRow(
-            "ours",
-            {"num_steps": steps, "guidance_scale": 2.0},
-            score(damaged_corpus(share), CORPUS, num_resamples=100),
-            sentences_per_second=1 / share,
-            by_count=curve if steps == 50 else [],
-        )
-        for steps, share in ((50, 0.3), (10, 0.6))
-    ]
-    rows.append(TranslationRow("baseline", {}, score(CORPUS.references, CORPUS)))
-    difference = bleu_difference(damaged_corpus(0.6), damaged_corpus(0.3), CORPUS)
-    named = Difference(rows[1].label, rows[0].label, difference)
-    return TranslationReport(("en", "de"), 60, signatures(CORPUS), rows, [named])
-
-
-def test_a_report_is_written_drawn_and_printed(tmp_path):
-    report = a_report()
-    paths = write_translation_report(report, tmp_path / "report")
-    names = ["translation.json", "bleu_by_samples.png", "bleu_by_steps.png"]
-    assert [path.name for path in paths] == names
-    assert all(path.stat().st_size > 1000 for path in paths)
-    read = json.loads(paths[0].read_text())
-    assert read["rows"][0]["scores"]["bleu"]["value"] == report.rows[0].scores.bleu.value
-    assert read["rows"][0]["by_count"][1]["num_samples"] == 4
-    assert read["signatures"]["bleu"].startswith("nrefs:1|")
-    assert list(report.lines("num_steps")) == ["ours (guidance_scale 2.0)"]
-    steps = [
-        row.settings["num_steps"] for row in report.lines("num_steps")["ours (guidance_scale 2.0)"]
-    ]
-    assert steps == [10, 50]
-    console = Console(width=200, record=True, file=io.StringIO())
-    print_translation_report(report, console)
-    shown = console.export_text()
-    for part in (
-        "tok:intl",
-        "sentences/s",
-        "minimum Bayes risk",
-        f"{report.rows[0].scores.bleu.value:.2f}",
-        "less ours",
-    ):
-        assert part in shown
 
 
 def test_impossible_values_are_refused():

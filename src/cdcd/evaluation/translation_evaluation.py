@@ -35,6 +35,7 @@ from cdcd.evaluation.translation_report import (
     TranslationRow,
     controls,
     write_translation_report,
+    write_translations,
 )
 from cdcd.evaluation.translators import BASELINE, Job, System, jobs_of, load_system, load_systems
 from cdcd.inference.translator import Done, Samples
@@ -134,8 +135,8 @@ class TranslationEvaluation:
             self._say(f"finished rows are in {kept.path}; the same command goes on from there")
             raise
         report = self._report(jobs, rows, how_scored, overlaps)
-        compared = self._compared(rows)
-        return report, write_translation_report(report, rows, self.corpus, compared, out)
+        paths = write_translation_report(report, out)
+        return report, [*paths, *write_translations(rows, self.corpus, self._compared(rows), out)]
 
     def _jobs(self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]) -> list[Job]:
         """Returns all rows, with their settings checked before the first is computed."""

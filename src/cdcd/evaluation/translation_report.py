@@ -208,14 +208,8 @@ def controls(corpus: Corpus, *, seed: int = 0) -> dict[str, list[str]]:
 # Files
 
 
-def write_translation_report(
-    report: TranslationReport,
-    rows: Sequence[FinishedRow],
-    corpus: Corpus,
-    compared: Sequence[str],
-    folder: Path,
-) -> list[Path]:
-    """Writes translation.json, pictures, all translations, and examples under the compared labels."""
+def write_translation_report(report: TranslationReport, folder: Path) -> list[Path]:
+    """Writes translation.json, and pictures of its curves where matplotlib is installed."""
     from cdcd.evaluation.report_plots import plot_bleu_by_count, plot_bleu_by_steps
 
     pictures = {}
@@ -223,8 +217,13 @@ def write_translation_report(
         pictures["bleu_by_samples.png"] = partial(plot_bleu_by_count, report)
     if report.lines("num_steps"):
         pictures["bleu_by_steps.png"] = partial(plot_bleu_by_steps, report)
-    numbers = {"translation.json": as_json(asdict(report))}
-    paths = write_files(folder, numbers, pictures)
+    return write_files(folder, {"translation.json": as_json(asdict(report))}, pictures)
+
+
+def write_translations(
+    rows: Sequence[FinishedRow], corpus: Corpus, compared: Sequence[str], folder: Path
+) -> list[Path]:
+    """Writes all translations, sentence n in line n, and examples under the compared labels."""
     texts: dict[str, Sequence[str]] = {"source": corpus.sources, "reference": corpus.references}
     for each in rows:
         texts[each.row.label] = each.first
@@ -236,7 +235,7 @@ def write_translation_report(
         for name, lines in zip(_file_names(texts), texts.values(), strict=True)
     }
     write_files(folder / "hypotheses", hypotheses, {})
-    return [*paths, *write_files(folder, {"examples.md": examples}, {}), folder / "hypotheses"]
+    return [*write_files(folder, {"examples.md": examples}, {}), folder / "hypotheses"]
 
 
 def _file_names(labels: Iterable[str]) -> Iterator[str]:
