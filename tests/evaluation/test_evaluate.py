@@ -51,7 +51,7 @@ JUDGE = (
     | {
         "data.num_documents": 2_000,
         "training.seed": 1,
-        "training.steps": 140,
+        "training.steps": 180,
         "training.batch_size": 32,
         "training.learning_rate": 1e-2,
         "training.decay_steps": 50,
