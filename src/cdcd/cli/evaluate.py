@@ -14,16 +14,18 @@ def evaluate_options(parser: argparse.ArgumentParser) -> None:
     from cdcd.evaluation.translation_evaluation import TranslationConfig
 
     parser.add_argument(
-        "runs", metavar="RUN", type=Path, nargs="+", help="runs; several of one kind are averaged"
+        "runs", metavar="RUN", type=Path, nargs="+", help="runs; several of one model are averaged"
     )
     parser.add_argument(
-        "--judge", metavar="RUN|hf:NAME", help="autoregressive run, or model by name; of texts"
+        "--judge",
+        metavar="RUN|hf:NAME",
+        help="autoregressive run or Hugging Face model that scores texts",
     )
     parser.add_argument("--baseline", metavar="RUN", type=Path, help="autoregressive baseline")
-    parser.add_argument("--data", metavar="PATH", help="the runs' text, where it has moved")
+    parser.add_argument("--data", metavar="PATH", help="the runs' text, if it has moved")
     for name, text in (
         ("--sweep", "sampling settings to sweep; several make a grid"),
-        ("--baseline-sweep", "the baseline's settings (default of texts: nucleus=0.8,0.9,0.95,1)"),
+        ("--baseline-sweep", "the baseline's settings (default for texts: nucleus=0.8,0.9,0.95,1)"),
     ):
         parser.add_argument(
             name, metavar="NAME=VALUE,VALUE", action="append", default=[], help=text
@@ -32,11 +34,11 @@ def evaluate_options(parser: argparse.ArgumentParser) -> None:
     device_options(parser)
     add_options(parser, EvaluationConfig)
     translations = parser.add_argument_group(
-        "of translations",
-        f"They also take {_options(_names(EvaluationConfig) & _names(TranslationConfig))}.",
+        "for translations",
+        f"Also {_options(_names(EvaluationConfig) & _names(TranslationConfig))}.",
     )
     translations.add_argument(
-        "--source", metavar="FILE", type=Path, help="a test set of one's own, one sentence a line"
+        "--source", metavar="FILE", type=Path, help="your own test set, one sentence a line"
     )
     translations.add_argument("--reference", metavar="FILE", type=Path, help="its translations")
     translations.add_argument(

@@ -89,106 +89,8 @@ def _decode(tokens: Sequence[int], tokenizer: Tokenizer, errors: str) -> str:
     return text + tokenizer.decode(run, errors=errors)
 
 
-class TokenJudge:
-    """An autoregressive run that shares the generator's tokenizer."""
-
-    def __init__(self, name: str, model: AutoregressiveTextModel, batch_size: int = 256) -> None:
-        self.name, self.model, self.batch_size = name, model, batch_size
-
-    @torch.no_grad()
-    def nats(self, texts: Texts) -> Float[Tensor, " samples"]:
-        parts = []
-        for tokens, counts in zip(*self._batches(texts), strict=True):
-            tokens = tokens.to(self.model.device)
-            nll = token_nll(self.model.network(tokens), tokens).cpu()
-            parts.append((nll * counts).sum(1))
-        return torch.cat(parts).double()
-
-    @torch.no_grad()
-    def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
-        """Returns the last states of sequences at the end of what counts: what follows a document is no text."""
-        parts = []
-        for tokens, ends in zip(
-            texts.tokens.split(self.batch_size), texts.ends().split(self.batch_size), strict=True
-        ):
-            with self.model.network.precision():
-                states = self.model.model.states(tokens.to(self.model.device))
-            parts.append(states[torch.arange(len(tokens)), ends.to(states.device)].float())
-        return torch.cat(parts)
-
-    def _batches(self, texts: Texts) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        return texts.tokens.split(self.batch_size), texts.is_generated.split(self.batch_size)
-
-
-class TextJudge:
-    """A judge with a tokenizer of its own: reads the text that the generator's tokens stand for."""
-
-    def __init__(
-        self, name: str, reader: "Reader", tokenizer: Tokenizer, batch_size: int = 64
-    ) -> None:
-        self.name, self.reader, self.tokenizer = name, reader, tokenizer
-        self.batch_size = batch_size
-
-    def nats(self, texts: Texts) -> Float[Tensor, " samples"]:
-        pairs = [self._fitted(*pair) for pair in split_texts(texts, self.tokenizer)]
-        sums = []
-        for start in range(0, len(pairs), self.batch_size):
-            batch = pairs[start : start + self.batch_size]
-            nll = self.reader.nll(_padded([[*before, *after] for before, after in batch]))
-            sums += [
-                row[len(before) : len(before) + len(after)].sum()
-                for row, (before, after) in zip(nll.cpu(), batch, strict=True)
-            ]
-        return torch.stack(sums).double()
-
-    def _fitted(self, before: str, generated: str) -> tuple[list[int], list[int]]:
-        """Encodes both parts as the judge's tokens, with the nearest context that fits."""
-        given, counted = self.reader.encode(before), self.reader.encode(generated)
-        if len(counted) > self.reader.length:
-            raise ValueError(
-                f"a generated text has {len(counted)} tokens by the judge {self.name}, which "
-                f"reads {self.reader.length}; use a judge of longer sequences"
-            )
-        return given[max(len(given) + len(counted) - self.reader.length, 0) :], counted
-
-    def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
-        """Returns the last states of whole sequences; one that is too long for the judge is cut at its end."""
-        rows = [
-            self.reader.encode(before + generated)[: self.reader.length]
-            for before, generated in split_texts(texts, self.tokenizer)
-        ]
-        batches = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
-        return torch.cat(
-            [self.reader.features(_padded(b), torch.tensor([len(r) for r in b])) for b in batches]
-        )
-
-
-def _padded(rows: Sequence[list[int]]) -> Int[Tensor, "batch seq"]:
-    """Pads rows to one length, which changes no score of a causal model."""
-    longest = max(1, *(len(row) for row in rows))
-    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
-
-
-@runtime_checkable
-class Reader(Protocol):
-    """A causal language model with its own tokens."""
-
-    @property
-    def length(self) -> int: ...
-    def encode(self, text: str) -> list[int]: ...
-    def nll(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq"]:
-        """Returns −ln p of each token given those before it."""
-        ...
-
-    def features(
-        self, tokens: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"]
-    ) -> Float[Tensor, "batch width"]:
-        """Returns the last hidden state after the first `lengths` tokens of each row."""
-        ...
-
-
 class RunReader:
-    """One of our autoregressive runs, reading text."""
+    """An autoregressive run with its own tokens."""
 
     def __init__(self, model: AutoregressiveTextModel) -> None:
         self.model = model
@@ -199,6 +101,7 @@ class RunReader:
 
     @torch.no_grad()
     def nll(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq"]:
+        """Returns −ln p of each token given those before it."""
         tokens = tokens.to(self.model.device)
         return token_nll(self.model.network(tokens), tokens)
 
@@ -206,9 +109,10 @@ class RunReader:
     def features(
         self, tokens: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch width"]:
+        """Returns the last hidden state after the first `lengths` tokens of each row."""
         with self.model.network.precision():
             states = self.model.model.states(tokens.to(self.model.device))
-        return states[torch.arange(len(tokens)), lengths].float()
+        return states[torch.arange(len(tokens)), lengths.to(states.device)].float()
 
 
 class HuggingFaceReader:
@@ -253,6 +157,80 @@ class HuggingFaceReader:
     ) -> Float[Tensor, "batch width"]:
         states = self.model(self._inputs(tokens), output_hidden_states=True).hidden_states[-1]
         return states[torch.arange(len(tokens)), lengths].float()
+
+
+class TokenJudge:
+    """An autoregressive run that shares the generator's tokenizer."""
+
+    def __init__(self, name: str, model: AutoregressiveTextModel, batch_size: int = 256) -> None:
+        self.name, self.model, self.batch_size = name, model, batch_size
+        self.reader = RunReader(model)
+
+    def nats(self, texts: Texts) -> Float[Tensor, " samples"]:
+        batches = texts.tokens.split(self.batch_size), texts.is_generated.split(self.batch_size)
+        sums = [
+            (self.reader.nll(tokens).cpu() * counts).sum(1)
+            for tokens, counts in zip(*batches, strict=True)
+        ]
+        return torch.cat(sums).double()
+
+    def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
+        """Returns the last states of sequences at the end of what counts: what follows a document is no text."""
+        batches = texts.tokens.split(self.batch_size), texts.ends().split(self.batch_size)
+        return torch.cat([self.reader.features(*batch) for batch in zip(*batches, strict=True)])
+
+
+class TextJudge:
+    """A judge with a tokenizer of its own: reads the text that the generator's tokens stand for."""
+
+    def __init__(
+        self,
+        name: str,
+        reader: RunReader | HuggingFaceReader,
+        tokenizer: Tokenizer,
+        batch_size: int = 64,
+    ) -> None:
+        self.name, self.reader, self.tokenizer = name, reader, tokenizer
+        self.batch_size = batch_size
+
+    def nats(self, texts: Texts) -> Float[Tensor, " samples"]:
+        pairs = [self._fitted(*pair) for pair in split_texts(texts, self.tokenizer)]
+        sums = []
+        for start in range(0, len(pairs), self.batch_size):
+            batch = pairs[start : start + self.batch_size]
+            nll = self.reader.nll(_padded([[*before, *after] for before, after in batch]))
+            sums += [
+                row[len(before) : len(before) + len(after)].sum()
+                for row, (before, after) in zip(nll.cpu(), batch, strict=True)
+            ]
+        return torch.stack(sums).double()
+
+    def _fitted(self, before: str, generated: str) -> tuple[list[int], list[int]]:
+        """Encodes both parts as the judge's tokens, with the nearest context that fits."""
+        given, counted = self.reader.encode(before), self.reader.encode(generated)
+        if len(counted) > self.reader.length:
+            raise ValueError(
+                f"a generated text has {len(counted)} tokens by the judge {self.name}, which "
+                f"reads {self.reader.length}; use a judge of longer sequences"
+            )
+        return given[max(len(given) + len(counted) - self.reader.length, 0) :], counted
+
+    def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
+        """Returns the last states of whole sequences; one that is too long for the judge is cut at its end."""
+        rows = [
+            self.reader.encode(before + generated)[: self.reader.length]
+            for before, generated in split_texts(texts, self.tokenizer)
+        ]
+        batches = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
+        return torch.cat(
+            [self.reader.features(_padded(b), torch.tensor([len(r) for r in b])) for b in batches]
+        )
+
+
+def _padded(rows: Sequence[list[int]]) -> Int[Tensor, "batch seq"]:
+    """Pads rows to one length, which changes no score of a causal model."""
+    longest = max(1, *(len(row) for row in rows))
+    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
 
 
 def load_judge(

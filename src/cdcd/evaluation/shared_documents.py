@@ -11,22 +11,16 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from jaxtyping import Int, UInt64
 
+from cdcd.metrics.matches import RollingHash
+
 PASSAGE, RATE = 128, 32
 BLOCK = 2**20
 """Most bytes, and most hashes, that are handled at once."""
-BASE = 0x9E3779B97F4A7C15
 MOST_UNKNOWN = 0.5
 """Share of its passages that a shared document may have for itself."""
 
 
-def _powers(base: int) -> UInt64[np.ndarray, " block"]:
-    factors = np.full(BLOCK, base, np.uint64)
-    factors[0] = 1
-    return np.cumprod(factors, dtype=np.uint64)
-
-
-NUMBERS = np.random.default_rng(0).integers(2**64, size=256, dtype=np.uint64)
-POWERS, INVERSES = _powers(BASE), _powers(pow(BASE, -1, 2**64))
+HASH = RollingHash(256, BLOCK)
 
 
 def fingerprints(text: str) -> UInt64[np.ndarray, " passages"]:
@@ -38,11 +32,7 @@ def fingerprints(text: str) -> UInt64[np.ndarray, " passages"]:
 
 
 def _passages(raw: np.ndarray) -> UInt64[np.ndarray, " passages"]:
-    """Returns Σ r[byte j] · b^(j - i) (mod 2^64) over each chosen passage, which begins at i."""
-    sums = np.zeros(len(raw) + 1, np.uint64)
-    np.cumsum(NUMBERS[raw] * POWERS[: len(raw)], out=sums[1:])
-    length = min(PASSAGE, len(raw))
-    hashes = (sums[length:] - sums[:-length]) * INVERSES[: len(raw) + 1 - length]
+    hashes = HASH.windows(HASH.prefix_sums(raw), min(PASSAGE, len(raw)))
     high = hashes >> np.uint64(32)
     is_chosen = high < 2**32 // RATE
     return hashes[is_chosen] if is_chosen.any() else hashes[[high.argmin()]]

@@ -70,7 +70,8 @@ def longest_matches(
     """
     texts = [_checked(text) for text in training]
     ours = tokens.cpu().numpy()
-    samples = _Samples(ours, is_generated.cpu().numpy(), _Hash(ours))
+    hashes = RollingHash(int(ours.max(initial=0)) + 1, CHUNK + ours.shape[1])
+    samples = _Samples(ours, is_generated.cpu().numpy(), hashes)
     lengths = np.zeros(len(tokens), np.int64)
     for step in _powers_of_two_up_to(tokens.shape[1]):
         lengths += step * _occur(samples, lengths + step, texts)
@@ -91,15 +92,14 @@ def _powers_of_two_up_to(limit: int) -> list[int]:
     return [2**k for k in reversed(range(limit.bit_length()))]
 
 
-class _Hash:
-    """Random numbers for the samples' tokens, one number for all other tokens, and powers of b."""
+class RollingHash:
+    """Hashes of all windows of a text: random numbers for its tokens, one for all higher ones, and powers of b."""
 
-    def __init__(self, tokens: Int[np.ndarray, "samples seq"]) -> None:
-        size = int(tokens.max(initial=0)) + 2
+    def __init__(self, num_tokens: int, longest: int) -> None:
         rng = np.random.default_rng(0)
-        self.numbers = rng.integers(2**64, size=size, dtype=np.uint64)
-        self.powers = _powers(BASE, CHUNK + tokens.shape[1])
-        self.inverses = _powers(pow(BASE, -1, 2**64), CHUNK + tokens.shape[1])
+        self.numbers = rng.integers(2**64, size=num_tokens + 1, dtype=np.uint64)
+        self.powers = _powers(BASE, longest)
+        self.inverses = _powers(pow(BASE, -1, 2**64), longest)
 
     def prefix_sums(self, tokens: np.ndarray) -> UInt64[np.ndarray, "*batch more"]:
         """Returns Σ_{j < i} r[token j] · b^j for i = 0 … seq."""
@@ -125,7 +125,7 @@ def _powers(base: int, count: int) -> UInt64[np.ndarray, " count"]:
 class _Samples:
     tokens: Int[np.ndarray, "samples seq"]
     is_generated: Bool[np.ndarray, "samples seq"]
-    hash: _Hash
+    hash: RollingHash
 
 
 class _Search:
