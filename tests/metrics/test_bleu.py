@@ -18,9 +18,10 @@ from cdcd.metrics.bleu import (
     mbr_curve,
     score,
     signatures,
+    utility_for,
 )
 from cdcd.metrics.defects import count_repeats, missing_share, words
-from cdcd.metrics.mbr import pairwise_chrf
+from cdcd.metrics.mbr import mbr_batch, pairwise_chrf
 
 NAMES = ("Anna", "Peter", "Berlin", "Martin", "Paris")
 NOUNS = {"dog": "Hund", "house": "Haus", "man": "Mann", "tree": "Baum", "table": "Tisch"}
@@ -174,10 +175,15 @@ def test_intervals_cover_the_score_of_the_population():
     assert np.mean(narrow) < 0.6
 
 
+def curve_of(samples, counts, utility=None, num_resamples=100):
+    choices = mbr_batch(samples, utility or utility_for("bleu", "de"), counts=counts)
+    return mbr_curve(samples, CORPUS, counts=counts, choices=choices, num_resamples=num_resamples)
+
+
 def test_more_samples_decode_better_and_the_oracle_bounds_them():
     rng = random.Random(4)
     samples = [[damaged(text, rng, 0.4) for _ in range(20)] for text in CORPUS.references]
-    curve = mbr_curve(samples, CORPUS, counts=(1, 5, 20), num_resamples=200)
+    curve = curve_of(samples, (1, 5, 20), num_resamples=200)
     first = score([each[0] for each in samples], CORPUS, num_resamples=200).bleu
     assert curve[0].bleu == first
     assert (curve[0].gain.value, curve[0].oracle_bleu) == (0, first.value)
@@ -186,9 +192,7 @@ def test_more_samples_decode_better_and_the_oracle_bounds_them():
     assert curve[2].gain.value == pytest.approx(curve[2].bleu.value - first.value)
     assert all(each.oracle_bleu >= each.bleu.value for each in curve)
     assert all(each.distinct_share > 0.9 for each in curve)
-    by_characters = mbr_curve(
-        samples, CORPUS, counts=(20,), utility=pairwise_chrf, num_resamples=200
-    )
+    by_characters = curve_of(samples, (20,), pairwise_chrf)
     assert by_characters[0].bleu.value > first.value + 5
 
 
@@ -199,15 +203,15 @@ def test_decoding_never_sees_the_references():
 
     def watched(hypotheses):
         seen.extend(hypotheses)
-        return CORPUS.utility(hypotheses)
+        return utility_for("bleu", "de")(hypotheses)
 
-    mbr_curve(samples, CORPUS, counts=(6,), utility=watched, num_resamples=100)
+    curve_of(samples, (6,), watched)
     assert set(seen) == {text for each in samples for text in each}
 
 
 def test_one_sample_repeated_gains_nothing():
     samples = [[text] * 10 for text in damaged_corpus(0.4)]
-    curve = mbr_curve(samples, CORPUS, counts=(1, 10), num_resamples=100)
+    curve = curve_of(samples, (1, 10))
     assert (curve[1].gain.low, curve[1].gain.high) == (0, 0)
     assert curve[1].distinct_share == pytest.approx(0.1)
 

@@ -37,8 +37,6 @@ def test_the_bootstrap_of_a_gaussian_mean_is_the_normal_interval():
     assert found.value == mean_of(values)
     assert found.low == pytest.approx(found.value - half, abs=0.05 * half)
     assert found.high == pytest.approx(found.value + half, abs=0.05 * half)
-    narrow = bootstrap([values], mean_of, num_resamples=4000, seed=1, level=0.5)
-    assert narrow.high - narrow.low == pytest.approx(2 * half * 0.6745 / 1.96, rel=0.08)
 
 
 def test_the_bootstrap_covers_as_often_as_it_says():
@@ -125,8 +123,6 @@ def test_the_entropy_interval_is_the_jackknife():
     assert found.value == pooled_entropy(tokens, is_generated)
     assert found.high - found.value == pytest.approx(1.959964 * error, rel=1e-6)
     assert found.value - found.low == pytest.approx(1.959964 * error, rel=1e-6)
-    wide = pooled_entropy_interval(tokens, is_generated, level=0.99)
-    assert wide.high - wide.value == pytest.approx(2.575829 * error, rel=1e-6)
 
 
 def test_equal_texts_have_a_certain_entropy():
@@ -176,8 +172,6 @@ def test_mean_and_error_of_known_values():
 
 def test_impossible_values_are_refused():
     values = torch.arange(5.0)
-    with pytest.raises(ValueError, match=r"level is 1\.5"):
-        bootstrap([values], mean_of, level=1.5)
     with pytest.raises(ValueError, match=r"\[4, 5\] rows"):
         bootstrap([values, values[:4]], lambda a, b: 0.0)
     with pytest.raises(ValueError, match="1 samples show no spread"):

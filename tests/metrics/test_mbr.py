@@ -15,13 +15,18 @@ from work import count_calls
 
 from cdcd.metrics import ngrams
 from cdcd.metrics.mbr import (
-    mbr,
     mbr_batch,
     mbr_by_count,
     pairwise_bleu,
     pairwise_chrf,
 )
 from cdcd.metrics.ngrams import bleu, bleu_statistics, chrf, chrf_statistics
+
+
+def mbr(hypotheses, utility=pairwise_bleu):
+    """Returns the index of the choice among all hypotheses."""
+    return mbr_by_count(hypotheses, utility=utility)[0]
+
 
 SPACED = partial(pairwise_bleu, tokenize="none")
 WORDS = (

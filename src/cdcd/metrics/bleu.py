@@ -13,7 +13,7 @@ from jaxtyping import Int
 
 from cdcd.metrics.defects import missing_share, repeated_share
 from cdcd.metrics.intervals import Interval, bootstrap
-from cdcd.metrics.mbr import Utility, mbr_batch, pairwise_bleu, pairwise_chrf
+from cdcd.metrics.mbr import Utility, pairwise_bleu, pairwise_chrf
 from cdcd.metrics.ngrams import (
     Statistics,
     bleu,
@@ -50,11 +50,6 @@ class Corpus:
     def tokenize(self) -> str:
         """The name of sacreBLEU's tokenisation for the target language."""
         return TOKENISATIONS.get(self.target_language, DEFAULT_TOKENISATION)
-
-    @property
-    def utility(self) -> Utility:
-        """The utility of minimum Bayes-risk decoding: BLEU, on the same words as the score."""
-        return utility_for("bleu", self.target_language)
 
 
 def utility_for(name: str, language: str) -> Utility:
@@ -192,18 +187,11 @@ def mbr_curve(
     samples: Sequence[Sequence[str]],
     corpus: Corpus,
     *,
-    counts: Sequence[int] = (1, 10, 100),
-    utility: Utility | None = None,
-    processes: int = 1,
-    choices: Int[np.ndarray, "sentences counts"] | None = None,
+    counts: Sequence[int],
+    choices: Int[np.ndarray, "sentences counts"],
     num_resamples: int = 1000,
 ) -> list[ByCount]:
-    """Measures BLEU against the number of samples: for each n of `counts`, decodes the first n samples.
-
-    `choices`: those of `mbr_batch`, where they are known.
-    """
-    if choices is None:
-        choices = mbr_batch(samples, utility or corpus.utility, counts=counts, processes=processes)
+    """Measures BLEU against the number of samples: for each n of `counts`, of the choices by `mbr_batch`."""
     oracles = _oracle_choices(samples, corpus, counts)
     decoded = [_bleu_statistics(chosen_samples(samples, column), corpus) for column in choices.T]
     fewest = decoded[int(np.argmin(counts))]

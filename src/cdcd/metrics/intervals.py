@@ -18,11 +18,13 @@ from cdcd.metrics.entropy import counts_by_sample, pooled_entropy
 
 DRAWS_AT_A_TIME = 2**22
 """Bounds the memory of a bootstrap."""
+NORMAL = 1.959964
+"""Half the width of a normal 95% interval, in standard errors."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A measured value and its confidence interval."""
+    """A measured value and its 95% confidence interval."""
 
     value: float
     low: float
@@ -35,7 +37,6 @@ def bootstrap(
     *,
     num_resamples: int = 1000,
     seed: int = 0,
-    level: float = 0.95,
 ) -> Interval:
     """Bootstraps over samples: percentiles of `statistic(*tensors)` on rows drawn with replacement.
 
@@ -53,7 +54,7 @@ def bootstrap(
         for block in rows
         for row in block
     ]
-    return _percentiles(statistic(*tensors), torch.tensor(values, dtype=torch.double), level)
+    return _percentiles(statistic(*tensors), torch.tensor(values, dtype=torch.double))
 
 
 def ratio_interval(
@@ -62,7 +63,6 @@ def ratio_interval(
     *,
     num_resamples: int = 1000,
     seed: int = 0,
-    level: float = 0.95,
 ) -> Interval:
     """Bootstraps Σ numerators / Σ denominators, such as the NLL per token of samples."""
     above, below = numerators.double().cpu(), denominators.double().cpu()
@@ -73,7 +73,7 @@ def ratio_interval(
         )
     blocks = _resampled_rows(len(above), num_resamples, seed)
     values = torch.cat([above[rows].sum(1) / below[rows].sum(1) for rows in blocks])
-    return _percentiles(float(above.sum() / below.sum()), values, level)
+    return _percentiles(float(above.sum() / below.sum()), values)
 
 
 def _resampled_rows(
@@ -91,23 +91,13 @@ def _resampled_rows(
         yield torch.randint(num_samples, size, generator=generator)
 
 
-def _percentiles(value: float, values: Float[Tensor, " resamples"], level: float) -> Interval:
-    tail = _tail(level)
-    low, high = values.quantile(torch.tensor([tail, 1 - tail], dtype=values.dtype)).tolist()
+def _percentiles(value: float, values: Float[Tensor, " resamples"]) -> Interval:
+    low, high = values.quantile(torch.tensor([0.025, 0.975], dtype=values.dtype)).tolist()
     return Interval(value, low, high)
 
 
-def _tail(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; a confidence lies between 0 and 1: choose e.g. 0.95")
-    return (1 - level) / 2
-
-
 def pooled_entropy_interval(
-    tokens: Int[Tensor, "samples seq"],
-    is_generated: Bool[Tensor, "samples seq"],
-    *,
-    level: float = 0.95,
+    tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]
 ) -> Interval:
     """Computes the pooled entropy, with a normal interval by the jackknife over samples.
 
@@ -121,8 +111,7 @@ def pooled_entropy_interval(
     value = pooled_entropy(tokens, is_generated)
     without = _entropies_without_each(tokens, is_generated)
     error = float(((num_samples - 1) * without.var(correction=0)).sqrt())
-    half = error * float(torch.special.ndtri(torch.tensor(1 - _tail(level), dtype=torch.double)))
-    return Interval(value, value - half, value + half)
+    return Interval(value, value - NORMAL * error, value + NORMAL * error)
 
 
 def _entropies_without_each(

@@ -56,11 +56,6 @@ def pairwise_chrf(hypotheses: Sequence[str]) -> Float[np.ndarray, "hypotheses hy
     return chrf(pairwise_statistics(character_symbols(hypotheses), CHARACTER_ORDER))
 
 
-def mbr(hypotheses: Sequence[str], utility: Utility = pairwise_bleu) -> int:
-    """Returns the index of the hypothesis of highest expected utility; the first of equally good ones."""
-    return mbr_by_count(hypotheses, utility=utility)[0]
-
-
 def mbr_by_count(
     hypotheses: Sequence[str],
     bonuses: Sequence[float] | None = None,
