@@ -43,7 +43,7 @@ class Checkpoint:
     weights: Tensors
     optimiser: Tensors
     shards: Path | None = None
-    """Where the training state of a sharded model is."""
+    """The folder of a sharded model's training state."""
 
 
 class RunDirectory:
@@ -52,19 +52,16 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not (path / "config.json").is_file():
-            what = (
-                "is not a run directory (no config.json in it)"
-                if path.exists()
-                else "does not exist"
-            )
+            problem = "is not a run directory (no config.json in it)"
+            problem = problem if path.exists() else "does not exist"
             command = f"cdcd train --out {shlex.quote(str(path))}"
-            raise ValueError(f"{path} {what}; train one with: {command}")
+            raise ValueError(f"{path} {problem}; train one with: {command}")
 
     @staticmethod
     def create(
         path: Path, config: RunConfig, tokenizer: Tokenizer, first: Checkpoint
     ) -> "RunDirectory":
-        """Make a new run directory with its first checkpoint; refuses one that exists."""
+        """Makes a new run directory with its first checkpoint; refuses one that exists."""
         refuse_existing(path)
         building = path.with_name(f".{path.name}.building-{os.getpid()}")
         try:
@@ -105,17 +102,17 @@ class RunDirectory:
         return described
 
     def replace_config(self, config: RunConfig) -> None:
-        """Record a configuration changed on resuming."""
+        """Records a configuration that was changed on resuming."""
         described = self._described() | {"config": dataclasses.asdict(config)}
         write_atomically(self.path / "config.json", json.dumps(described, indent=2).encode())
 
     def steps(self) -> list[int]:
-        """The steps of the checkpoints, in order."""
+        """Returns the steps of the checkpoints, in order."""
         folders = (self.path / "checkpoints").glob("step-*")
         return sorted(int(folder.name.removeprefix("step-")) for folder in folders)
 
     def set_aside_after(self, step: int) -> None:
-        """Rename later checkpoints, so that a run resumed from `step` has one history."""
+        """Renames later checkpoints, so that a run resumed from `step` has one history."""
         for later in [s for s in self.steps() if s > step]:
             folder = self.folder(later)
             aside = folder.with_name(f"set-aside-{folder.name}")
@@ -133,9 +130,9 @@ class RunDirectory:
         spare: int | None = None,
         sums: Mapping[str, str] | None = None,
     ) -> Path:
-        """Write a checkpoint and drop all but the last `keep`, and that of step `spare`.
+        """Writes a checkpoint, and deletes all but the last `keep` and that of step `spare`.
 
-        `sums`: of the shards, where `begin` made their folder and the ranks have filled it.
+        `sums` are the checksums of shards that the ranks have written into the folder of `begin`.
         """
         try:
             final = self._write(checkpoint, sums)
@@ -147,7 +144,7 @@ class RunDirectory:
         return final
 
     def begin(self, step: int) -> Path:
-        """Make the hidden folder in which a checkpoint is written, and remove those of dead processes."""
+        """Makes the hidden folder in which a checkpoint is written, and removes those of dead processes."""
         final = self.folder(step)
         for left_over in final.parent.glob(".step-*"):
             shutil.rmtree(left_over, ignore_errors=True)
@@ -181,7 +178,7 @@ class RunDirectory:
         return final
 
     def not_saved(self, step: int, error: OSError) -> str:
-        """What to say where a checkpoint could not be written."""
+        """Returns the message for a checkpoint that could not be written."""
         saved = self.steps()
         kept = f"the checkpoint of step {saved[-1]} is safe" if saved else "there is none before it"
         return (
@@ -190,7 +187,7 @@ class RunDirectory:
         )
 
     def existing_step(self, step: int | None = None) -> int:
-        """The step of a checkpoint that is there, the last one unless `step` is given."""
+        """Returns `step` if it has a checkpoint; without it, the step of the last checkpoint."""
         steps = self.steps()
         if not steps:
             raise ValueError(f"{self.path} holds no checkpoint")
@@ -208,9 +205,9 @@ class RunDirectory:
         rank: int = 0,
         world_size: int = 1,
     ) -> Checkpoint:
-        """A checkpoint, the last one unless `step` is given, verified against its checksums.
+        """Reads a checkpoint, the last one unless `step` is given, and verifies its checksums.
 
-        Where there are shards, each of several ranks verifies some of them.
+        Each of several ranks verifies some of the shards.
         """
         step = self.existing_step(step)
         shards = self.folder(step) / SHARDS
@@ -242,7 +239,7 @@ class RunDirectory:
 
 
 def refuse_existing(path: Path) -> None:
-    """A run is never overwritten."""
+    """Refuses to overwrite a run, or anything else."""
     if (path / "config.json").exists():
         raise ValueError(
             f"{path} already holds a run; go on with it (--resume) or choose another --out"
@@ -251,18 +248,18 @@ def refuse_existing(path: Path) -> None:
         raise ValueError(f"{path} already exists and is not a run; choose another --out")
 
 
-def check_shapes(expected: Tensors, found: Tensors, what: str) -> None:
-    """Refuse weights of another model: name the first tensor that differs."""
+def check_shapes(expected: Tensors, weights: Tensors, owner: str) -> None:
+    """Refuses weights of another model, and names the first tensor that differs."""
     for name, tensor in expected.items():
-        if name not in found:
-            raise ValueError(f"{what} has no tensor {name}: it is of another model")
-        if found[name].shape != tensor.shape:
+        if name not in weights:
+            raise ValueError(f"{owner} has no tensor {name}: it is of another model")
+        if weights[name].shape != tensor.shape:
             raise ValueError(
-                f"{what} is of another model size: {name} is {tuple(found[name].shape)} there and "
+                f"{owner} is of another model size: {name} is {tuple(weights[name].shape)} there and "
                 f"{tuple(tensor.shape)} here"
             )
-    if extra := sorted(set(found) - set(expected)):
-        raise ValueError(f"{what} has a tensor {extra[0]} that this model has not")
+    if extra := sorted(set(weights) - set(expected)):
+        raise ValueError(f"{owner} has a tensor {extra[0]} that this model has not")
 
 
 def with_prefix(prefix: str, tensors: Tensors) -> Tensors:
@@ -275,7 +272,7 @@ def without_prefix(prefix: str, tensors: Tensors) -> Tensors:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a folder under another name, so that a crash leaves no half of it under its own."""
+    """Deletes a folder under another name, so that a crash leaves no half of it under its own."""
     if folder.exists():
         doomed = folder.with_name(f".{folder.name}.deleting")
         folder.rename(doomed)

@@ -21,7 +21,7 @@ class Optimiser:
         self.names: dict[Tensor, str] = {**names}
 
     def set_rate(self, learning_rate: float) -> None:
-        """Set the learning rate; on a GPU it is a tensor, for steps that are recorded."""
+        """Sets the learning rate; on a GPU it is a tensor, for steps that are captured."""
         for part in self.parts.values():
             rate = part.param_groups[0]["lr"]
             if isinstance(rate, Tensor):
@@ -35,34 +35,34 @@ class Optimiser:
             part.zero_grad()
 
     def tensors(self) -> Tensors:
-        """The state of every parameter that has one."""
+        """Returns the state of every parameter that has one."""
         return {
-            f"{kind}.{key}.{self.names[parameter]}": value
-            for kind, part in self.parts.items()
+            f"{name}.{key}.{self.names[parameter]}": value
+            for name, part in self.parts.items()
             for parameter, state in part.state.items()
             for key, value in state.items()
         }
 
     def restore(self, tensors: Tensors) -> None:
-        """Put saved state back; a run saved before its first step has none."""
-        owners = {kind: self._parameters(part) for kind, part in self.parts.items()}
-        for place, value in tensors.items():
-            kind, key, name = place.split(".", 2)
-            if name not in owners.get(kind, {}):
+        """Restores saved state; a run saved before its first step has none."""
+        owners = {name: self._parameters(part) for name, part in self.parts.items()}
+        for full_name, value in tensors.items():
+            part, key, name = full_name.split(".", 2)
+            if name not in owners.get(part, {}):
                 raise ValueError(
-                    f"the saved optimiser state {place} is of another model or optimiser"
+                    f"the saved optimiser state {full_name} is of another model or optimiser"
                 )
-            parameter = owners[kind][name]
+            parameter = owners[part][name]
             is_like = value.shape == parameter.shape
             state = part_of(value, parameter) if is_like else value.to(parameter.device)
-            self.parts[kind].state[parameter][key] = state
+            self.parts[part].state[parameter][key] = state
 
     def _parameters(self, part: Optimizer) -> Tensors:
         return {self.names[p]: p for group in part.param_groups for p in group["params"]}
 
 
 def make_adam(module: nn.Module, betas: tuple[float, float]) -> Optimiser:
-    """Adam in one fused pass over all tensors."""
+    """Makes Adam, in one fused pass over all tensors."""
     names = {parameter: name for name, parameter in module.named_parameters()}
     return Optimiser({"adam": _adam(list(names), betas)}, names)
 
@@ -73,7 +73,7 @@ def _adam(parameters: list[nn.Parameter], betas: tuple[float, float]) -> Adam:
 
 
 def _rate_for(parameters: list[nn.Parameter]) -> float | Tensor:
-    """A learning rate that a CUDA graph can read anew at every step."""
+    """Returns a learning rate that a CUDA graph can read anew at every step."""
     device = parameters[0].device
     return torch.tensor(1e-3, device=device) if device.type == "cuda" else 1e-3
 
@@ -81,7 +81,7 @@ def _rate_for(parameters: list[nn.Parameter]) -> float | Tensor:
 def make_muon(
     module: nn.Module, matrices: nn.Module, betas: tuple[float, float], momentum: float
 ) -> Optimiser:
-    """Muon for the weight matrices inside `matrices`, Adam for everything else.
+    """Makes Muon for the weight matrices inside `matrices`, and Adam for everything else.
 
     Updates are scaled to the size of Adam's, so that one learning rate serves both.
     """
@@ -92,7 +92,7 @@ def make_muon(
 
 
 def learning_rate_at(step: int, config: TrainingConfig) -> float:
-    """Linear warm-up, then constant or falling, then linear decay over the last steps."""
+    """Returns the rate after a linear warm-up, which is constant or falls, and decays over the last steps."""
     rate = config.learning_rate
     if config.warmup_steps:
         rate *= min(1.0, (step + 1) / config.warmup_steps)
@@ -128,7 +128,7 @@ class Muon(Optimizer):
             torch._foreach_add_(matrices, parts)  # pyright: ignore[reportPrivateImportUsage]
 
     def _momentum(self, matrices: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
-        """Nesterov's momentum."""
+        """Updates the average gradients, and returns Nesterov's momentum."""
         grads = [matrix.grad for matrix in matrices if matrix.grad is not None]
         assert len(grads) == len(matrices)
         for matrix in matrices:
@@ -142,7 +142,7 @@ class Muon(Optimizer):
 def orthogonalise(
     matrices: Float[Tensor, "count rows columns"], steps: int = 5
 ) -> Float[Tensor, "count rows columns"]:
-    """Roughly the nearest orthogonal matrices: singular values between about 0.7 and 1.2.
+    """Returns roughly the nearest orthogonal matrices: singular values between about 0.7 and 1.2.
 
     A quintic Newton–Schulz iteration with Jordan et al.'s coefficients.
     """

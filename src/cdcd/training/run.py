@@ -27,20 +27,20 @@ def start(
     console: Console | None = None,
     world: World = ALONE,
 ) -> Trainer:
-    """A new run in `out`; from the weights, warp and tokenizer of another run where one is given."""
+    """Starts a run in `out`; with `init_from`, from another run's weights, warp and tokenizer."""
     check_shares(config.training.batch_size, config.training.accumulate, world)
     # A device that is not there is refused before anything is created.
     world.device(config.training.device)
-    made: list[Corpus] = []
-    world.on_main(lambda: made.append(_create(config, out, init_from)))
+    loaded: list[Corpus] = []
+    world.on_main(lambda: loaded.append(_create(config, out, init_from)))
     run = RunDirectory(out)
-    corpus = made[0] if made else load_corpus(config, run.tokenizer)
-    _tell_dropped(corpus, world, console)
+    corpus = loaded[0] if loaded else load_corpus(config, run.tokenizer)
+    _print_left_out(corpus, world, console)
     return Trainer(run, corpus.train, corpus.valid, console=console, world=world)
 
 
-def _tell_dropped(corpus: Corpus, world: World, console: Console | None) -> None:
-    """Say how many pairs are too long for the model."""
+def _print_left_out(corpus: Corpus, world: World, console: Console | None) -> None:
+    """Prints the number of pairs that are too long for the model."""
     for name, part in (("train", corpus.train), ("valid", corpus.valid)):
         if isinstance(part, PairDataset) and part.num_dropped and world.is_main:
             (console or Console()).print(
@@ -64,7 +64,7 @@ def _create(config: RunConfig, out: Path, init_from: Path | None) -> Corpus:
 
 
 def _located(config: RunConfig) -> RunConfig:
-    """The corpus by its full path, so that the run can be resumed from any folder."""
+    """Writes out the path of the corpus, so that the run can be resumed from any folder."""
     if config.data.source in (*BUILT_IN, BUILT_IN_PAIRS):
         return config
     source = str(Path(config.data.source).expanduser().resolve())
@@ -120,7 +120,7 @@ def resume(
             f"for more: --resume --training.steps {config.training.steps * 2}"
         )
     corpus = load_corpus(config, run.tokenizer)
-    _tell_dropped(corpus, world, console)
+    _print_left_out(corpus, world, console)
     trainer = Trainer(
         run,
         corpus.train,
@@ -174,11 +174,11 @@ def changed_config(run: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
 
 
 def changes_to(run: RunDirectory, config: RunConfig) -> dict[str, Any]:
-    """The settings in which a configuration, made for a new run, differs from that of a run."""
+    """Returns the settings in which a configuration, made for a new run, differs from that of a run."""
     present = flatten(run.config)
     return {n: v for n, v in flatten(_located(config)).items() if v != present[n]}
 
 
 def is_finished(run: RunDirectory, changes: Mapping[str, Any]) -> bool:
-    """Whether a run with these changes has no step left."""
+    """Returns whether a run with these changes has no step left."""
     return run.existing_step() >= changed_config(run, changes).training.steps

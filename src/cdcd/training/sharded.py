@@ -23,7 +23,7 @@ Tensors = dict[str, Tensor]
 
 
 def write_shards(folder: Path, tensors: Tensors, world: World) -> dict[str, str]:
-    """Write this rank's parts, by all ranks together; the SHA-256 of every rank's files, by name."""
+    """Writes this rank's parts, with all ranks, and returns the SHA-256 of every rank's files by name."""
     try:
         save(tensors, checkpoint_id=folder)
     except CheckpointException as error:
@@ -37,7 +37,7 @@ def write_shards(folder: Path, tensors: Tensors, world: World) -> dict[str, str]
 
 
 def read_shards(folder: Path, tensors: Tensors) -> None:
-    """Fill tensors, whole or sharded over any number of ranks, with what was saved under their names."""
+    """Reads what was saved under their names into tensors, whole or sharded over any number of ranks."""
     with warnings.catch_warnings():
         # A single process is meant.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
@@ -45,16 +45,14 @@ def read_shards(folder: Path, tensors: Tensors) -> None:
 
 
 def empty_state(folder: Path, prefix: str, parameters: Tensors) -> Tensors:
-    """Room for the saved state of parameters: of a parameter's shape, spread as it is, or small."""
+    """Makes tensors for the saved state of parameters: spread as a parameter of that shape is, or small."""
     saved = FileSystemReader(folder).read_metadata().state_dict_metadata
-    found = {}
+    tensors = {}
     for name, described in saved.items():
         if name.startswith(f"{prefix}.") and isinstance(described, TensorStorageMetadata):
             parameter = parameters[name.removeprefix(f"{prefix}.").split(".", 2)[2]]
-            is_like = described.size == parameter.shape
-            found[name] = (
-                torch.zeros_like(parameter.detach())
-                if is_like
-                else torch.zeros(described.size, device=parameter.device)
-            )
-    return found
+            if described.size == parameter.shape:
+                tensors[name] = torch.zeros_like(parameter.detach())
+            else:
+                tensors[name] = torch.zeros(described.size, device=parameter.device)
+    return tensors
