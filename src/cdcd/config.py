@@ -302,73 +302,65 @@ def effects(config: RunConfig) -> Effects:
     data, objective = config.data, config.objective
     is_diffusion, is_text = config.model == "diffusion", config.task == "text"
     is_built_in, is_prepared = data.source in BUILT_IN, is_dataset(data.source)
-    learns_vocabulary = is_text and not is_prepared and data.tokenizer != "bytes"
-    if is_built_in and data.tokenizer in ("auto", "words"):
-        learns_vocabulary = False
+    has_own_words = is_built_in and data.tokenizer in ("auto", "words")
+    learns_words = is_text and not (is_prepared or has_own_words or data.tokenizer == "bytes")
+    is_drawn = is_built_in or data.source == BUILT_IN_PAIRS
+    has_given_tokens = objective.masking != "none" or not is_text
+    searches = not is_diffusion and not is_text
+    built_in = f"a built-in corpus ({', '.join((*BUILT_IN, BUILT_IN_PAIRS))})"
     return [
-        (
-            is_diffusion,
-            "model diffusion",
-            ("process", "embedding", "warp", "objective", "decoder", "sampling", "mask_predict"),
-        ),
-        (is_diffusion, "model diffusion", ("network.time_input", "seq2seq.time_units")),
-        (is_diffusion, "model diffusion", ("network.time_units",)),
-        (not is_diffusion, "model autoregressive", ("decoding",)),
-        (is_text, "task text", ("network", "data.tokenizer", "data.layout", "data.num_states")),
-        (not is_text, "task translation", ("seq2seq", "data.source_length", "data.languages")),
-        (not is_text, "task translation", ("data.subword_sampling", "data.reverse")),
-        (
-            not is_diffusion and not is_text,
-            "model autoregressive with task translation",
-            ("beam", "training.label_smoothing"),
-        ),
-        (
-            not is_prepared,
-            "a corpus that is not prepared",
-            ("data.tokenizer", "data.valid_share", "data.split_seed"),
-        ),
-        (learns_vocabulary, "a vocabulary that is learnt from the corpus", ("data.vocab_size",)),
-        (
-            is_built_in or data.source == BUILT_IN_PAIRS,
-            f"a built-in corpus ({', '.join((*BUILT_IN, BUILT_IN_PAIRS))})",
-            ("data.num_documents",),
-        ),
-        (data.source == "markov", "data.source markov", ("data.num_states",)),
-        (objective.masking == "mixed", "objective.masking mixed", ("objective.prefix_share",)),
-        (
-            objective.masking in ("mixed", "prefix"),
-            "objective.masking mixed or prefix",
-            ("objective.prefix_length",),
-        ),
-        (
-            objective.masking != "none" or not is_text,
-            "given tokens: another objective.masking than none",
-            ("objective.conditioning_dropout",),
-        ),
-        (
-            objective.self_conditioning,
-            "objective.self_conditioning true",
-            ("objective.self_conditioned_share",),
-        ),
-        (config.warp.train, "warp.train true", ("warp.temperature", "warp.uniformity")),
-        (
-            config.sampling.warp,
-            "sampling.warp true",
-            ("sampling.warp_temperature", "sampling.warp_uniformity"),
-        ),
-        (
-            not is_text,
-            "task translation",
-            ("mask_predict.num_lengths", "mask_predict.confidence_weight"),
-        ),
-        (
-            not config.embedding.normalise,
-            "embedding.normalise false (normalised rows have a constant norm)",
-            ("embedding.l2_penalty",),
-        ),
-        (
-            config.training.optimiser == "muon",
-            "training.optimiser muon",
-            ("training.momentum",),
-        ),
+        (condition, text, names.split())
+        for condition, text, names in (
+            (is_diffusion, "model diffusion", "process embedding warp objective"),
+            (is_diffusion, "model diffusion", "decoder sampling mask_predict"),
+            (is_diffusion, "model diffusion", "network.time_input network.time_units"),
+            (is_diffusion, "model diffusion", "seq2seq.time_units"),
+            (not is_diffusion, "model autoregressive", "decoding"),
+            (is_text, "task text", "network data.tokenizer data.layout data.num_states"),
+            (not is_text, "task translation", "seq2seq data.source_length data.languages"),
+            (not is_text, "task translation", "data.subword_sampling data.reverse"),
+            (
+                searches,
+                "model autoregressive with task translation",
+                "beam training.label_smoothing",
+            ),
+            (not is_prepared, "a corpus that is not prepared", "data.tokenizer data.valid_share"),
+            (not is_prepared, "a corpus that is not prepared", "data.split_seed"),
+            (learns_words, "a vocabulary that is learnt from the corpus", "data.vocab_size"),
+            (is_drawn, built_in, "data.num_documents"),
+            (data.source == "markov", "data.source markov", "data.num_states"),
+            (objective.masking == "mixed", "objective.masking mixed", "objective.prefix_share"),
+            (
+                objective.masking in ("mixed", "prefix"),
+                "objective.masking mixed or prefix",
+                "objective.prefix_length",
+            ),
+            (
+                has_given_tokens,
+                "given tokens: another objective.masking than none",
+                "objective.conditioning_dropout",
+            ),
+            (
+                objective.self_conditioning,
+                "objective.self_conditioning true",
+                "objective.self_conditioned_share",
+            ),
+            (config.warp.train, "warp.train true", "warp.temperature warp.uniformity"),
+            (
+                config.sampling.warp,
+                "sampling.warp true",
+                "sampling.warp_temperature sampling.warp_uniformity",
+            ),
+            (
+                not is_text,
+                "task translation",
+                "mask_predict.num_lengths mask_predict.confidence_weight",
+            ),
+            (
+                not config.embedding.normalise,
+                "embedding.normalise false (normalised rows have a constant norm)",
+                "embedding.l2_penalty",
+            ),
+            (config.training.optimiser == "muon", "training.optimiser muon", "training.momentum"),
+        )
     ]

@@ -1,8 +1,8 @@
 """Settings: frozen dataclasses to command-line options and JSON, and back.
 
-A run's configuration is a dataclass of section dataclasses. Each field becomes an option
-(`--section.field-name VALUE`) whose help is the docstring under the field. Only the options that the
-user gives are passed on, so that a preset supplies the other settings.
+A run's configuration is a dataclass of section dataclasses. `add_options` makes an option of each field
+(`--section.field-name VALUE`), whose help is the docstring under the field; `chosen` returns those that a
+user gave, and `override` puts them over a preset. `flatten` lists all settings by the same names.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import inspect
 import math
 import textwrap
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
     Literal,
@@ -38,14 +38,14 @@ RENAMED = {
 """Names of earlier versions."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
-    """Returns an error that names the unknown thing and the nearest known one."""
+def unknown(category: str, name: str, known: Iterable[str]) -> ValueError:
+    """Returns an error that names an unknown option, preset or other, and the nearest known one."""
     known = sorted(known)
     if former := RENAMED.get(name.lstrip("-").rpartition(".")[2].replace("-", "_")):
-        return ValueError(f"unknown {kind} {name}; it is {former} now")
+        return ValueError(f"unknown {category} {name}; it is {former} now")
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-    return ValueError(f"unknown {kind} {name}; {hint}")
+    return ValueError(f"unknown {category} {name}; {hint}")
 
 
 class Parser(argparse.ArgumentParser):
@@ -129,24 +129,25 @@ def field_docs(cls: type) -> dict[str, str]:
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """Returns a value, or the value that a text stands for, after checking it against a type hint."""
+    """Checks a value, or the text of one, against a type hint, and returns the value."""
+    choices = get_args(hint)
     if get_origin(hint) is Literal:
-        if value in get_args(hint):
-            return value
-        raise unknown("choice", str(value), map(str, get_args(hint)))
+        if value not in choices:
+            raise unknown("choice", str(value), map(str, choices))
+        return value
     if get_origin(hint) in (types.UnionType, Union):
         if value is None or value == "none":
             return None
-        return convert(value, next(arg for arg in get_args(hint) if arg is not type(None)))
+        return convert(value, next(arg for arg in choices if arg is not type(None)))
     if hint is bool:
         names = {"true": True, "false": False, True: True, False: False}
-        if value in names:
-            return names[value]
-        raise ValueError(f"{value!r} is neither true nor false")
+        if value not in names:
+            raise ValueError(f"{value!r} is neither true nor false")
+        return names[value]
     if (
         hint in (int, float)
-        and not isinstance(value, bool)
         and isinstance(value, int | float | str)
+        and not isinstance(value, bool)
     ):
         return _number(value, hint)
     if hint is str and isinstance(value, str):
@@ -155,13 +156,13 @@ def convert(value: Any, hint: Any) -> Any:
 
 
 def _number(value: int | float | str, hint: type[int] | type[float]) -> int | float:
-    wanted = "a whole number" if hint is int else "a finite number"
+    error = ValueError(f"{value!r} is not {'a whole' if hint is int else 'a finite'} number")
     try:
         number = hint(value)
     except (ValueError, OverflowError):
-        raise ValueError(f"{value!r} is not {wanted}") from None
+        raise error from None
     if not math.isfinite(number) or (isinstance(value, float) and number != value):
-        raise ValueError(f"{value!r} is not {wanted}")
+        raise error
     return number
 
 
@@ -208,15 +209,18 @@ def _metavar(hint: Any) -> str:
     return {bool: "true|false", int: "INT", float: "FLOAT"}.get(hint, "VALUE")
 
 
-def chosen(namespace: argparse.Namespace, cls: type, *, section: str = "") -> dict[str, Any]:
+def chosen(namespace: argparse.Namespace, cls: type) -> dict[str, Any]:
     """Returns those fields of a dataclass that the user set, as {"section.field": value}."""
-    changes: dict[str, Any] = {}
+    given = vars(namespace)
+    return {name: given[name] for name in _names(cls) if name in given}
+
+
+def _names(cls: type, section: str = "") -> Iterator[str]:
     for name, hint in get_type_hints(cls).items():
         if dataclasses.is_dataclass(hint):
-            changes |= chosen(namespace, hint, section=f"{section}{name}.")  # pyright: ignore[reportArgumentType]
-        elif hasattr(namespace, section + name):
-            changes[section + name] = getattr(namespace, section + name)
-    return changes
+            yield from _names(hint, f"{section}{name}.")  # pyright: ignore[reportArgumentType]
+        else:
+            yield section + name
 
 
 def override(config: T, changes: Mapping[str, Any]) -> T:

@@ -44,7 +44,7 @@ WORDS = ("--data.tokenizer", "words")
         (("--data", "{place}/absent.txt"), "there is no corpus '.*absent.txt'.*tales"),
         (("--data", "{place}/empty.txt"), "empty.txt holds no text"),
         (("--data", "{place}/empty"), "empty holds no text"),
-        (("--data", "{place}/latin1.txt"), r"latin1.txt is not UTF-8 text \(byte 5"),
+        (("--data", "{place}/latin1.txt"), "latin1.txt, line 1: not UTF-8 text"),
         (("--data", "{place}/one.txt"), "has one document; it needs two"),
         (("--data", "{place}/short.txt", *STREAM, *WORDS), "fewer than one sequence.*24"),
         (
