@@ -14,6 +14,7 @@ import math
 import textwrap
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import (
     Any,
     Literal,
@@ -116,6 +117,7 @@ def refuse_without_effect(names: Iterable[str], effects: Effects) -> None:
                 raise ValueError(f"{name} has no effect here: it needs {condition}; leave it out")
 
 
+@cache
 def field_docs(cls: type) -> dict[str, str]:
     """Returns the docstring under each field of a dataclass."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]

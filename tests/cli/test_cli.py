@@ -5,10 +5,10 @@ import json
 import re
 
 import pytest
+from forks import end_of, fork_cdcd
 from tiny import cdcd_main, cdcd_process, contents, tiny_config, tiny_options, train_tiny
 
 import cdcd
-import cdcd.cli.demo
 from cdcd.config import DecodingConfig, MaskPredictConfig, RunConfig
 from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.inference.text_model import Generated, TextModel
@@ -126,18 +126,6 @@ def test_plot(run, tmp_path, capsys):
         assert path.stat().st_size > 5_000
 
 
-def test_demo(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cdcd.cli.demo, "preset", lambda _: tiny_config({"data.length": 48}))
-    monkeypatch.setattr(cdcd.cli.demo, "NUM_JUDGED", 4)
-    assert cdcd_main("demo", "--out", tmp_path / "demo") == 0
-    shown = capsys.readouterr().out
-    assert "«One sunny day Mia»" in shown
-    assert "Quality of 4 stories" in shown
-    assert set(json.loads((tmp_path / "demo/quality.json").read_text())) > {"this model"}
-    assert cdcd_main("demo", "--out", tmp_path / "demo") == 0
-    assert "is trained already" in capsys.readouterr().out
-
-
 # Options
 
 
@@ -219,8 +207,8 @@ def test_a_process(run, model):
 
 
 def test_a_mistake_in_a_process(tmp_path):
-    process = cdcd_process("sample", tmp_path / "absent")
-    out, errors = process.communicate(timeout=60)
-    assert (process.returncode, out) == (2, "")
+    process = fork_cdcd("sample", tmp_path / "absent", output=tmp_path / "output")
+    assert end_of(process) == [2]
+    errors = (tmp_path / "output").read_text()
     assert errors.startswith("cdcd sample: error: ")
     assert errors.count("\n") == 1

@@ -6,7 +6,8 @@ import re
 import sys
 
 import pytest
-from tiny import cdcd_main, cdcd_process, contents, tiny_options, train_tiny
+from forks import end_of, fork_cdcd
+from tiny import cdcd_main, contents, tiny_options, train_tiny
 
 import cdcd
 from cdcd.inference.model import DECODERS, names_of
@@ -120,11 +121,11 @@ def test_stdin(place, translator, capfd, monkeypatch):
     assert capfd.readouterr().out == translator.translate([SHORT], num_steps=2)[0] + "\n"
 
 
-def test_a_process(place, translator):
-    process = cdcd_process("translate", place / "run", "--source", place / "lines.txt", *QUICK)
-    out, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (0, "")
-    assert out.splitlines() == translator.translate(LINES, num_steps=2)
+def test_a_process(place, translator, tmp_path):
+    command = ("translate", place / "run", "--source", place / "lines.txt", *QUICK)
+    assert end_of(fork_cdcd(*command, output=tmp_path / "output")) == [0]
+    lines = (tmp_path / "output").read_text().splitlines()
+    assert lines == translator.translate(LINES, num_steps=2)
 
 
 # Lines

@@ -14,7 +14,7 @@ import jaxtyping
 import torch
 from beartype import BeartypeConf, beartype
 
-CHECKED_CALLS = 50
+CHECKED_CALLS = 8
 """The number of checked calls of each function in each test."""
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))
 """The type checker: an int is a float, as for static checkers."""

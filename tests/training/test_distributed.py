@@ -1,7 +1,7 @@
 """Several ranks train the run that one process trains; what dies is resumed, or says what to do.
 
 The ranks are forked processes that meet by gloo on the CPU, and train many tiny models one after another
-(`ranks.py`). One test starts a real torchrun, which also restarts what was killed.
+(`ranks.py`). One test has torchrun's own agent start the ranks, which also restarts what was killed.
 """
 
 import fcntl
@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,9 +18,10 @@ from typing import Any
 
 import pytest
 import torch
-from forks import end_of, fork_ranks, wait_for
+from forks import end_of, fork, fork_ranks, wait_for
 from ranks import FAULTS, run_on_rank, train
 from tiny import cdcd_main, contents, metrics, silent, tiny_options
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import cdcd
 from cdcd.training import run as runs
@@ -192,14 +192,24 @@ def test_a_sharded_checkpoint_samples_and_notices_damage(trained, tmp_path):
 # Ranks that die, through the command line
 
 
-def pid_of_rank(launcher: int, rank: int) -> int | None:
-    """Returns the process of a rank among the children of torchrun."""
-    for children in Path(f"/proc/{launcher}/task").glob("*/children"):
-        for child in map(int, children.read_text().split()):
-            variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-            if f"RANK={rank}".encode() in variables:
-                return child
-    return None
+def launch(folder: Path, *command: object) -> None:
+    """Runs a command on two ranks as torchrun does, which starts them again once; they are forked."""
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        max_restarts=1,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        start_method="fork",
+    )
+
+    def on_rank() -> None:
+        (folder / f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
+        if code := cdcd_main(*command):
+            sys.exit(code)
+
+    elastic_launch(config, on_rank)()
 
 
 def wait_for_step(run: Path, step: int, has_ended: Callable[[], bool]) -> None:
@@ -219,29 +229,19 @@ def whole_lines(log: Path) -> list[dict[str, Any]]:
 
 def test_torchrun_starts_again_after_a_kill_and_comes_to_the_same_end(trained, tmp_path):
     run = tmp_path / "run"
-    command = ("-m", "cdcd", "train", "--resume", "auto", "--out", run, *tiny_options(LONG))
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
-    launch += ["--max-restarts", 1, *command]
-    process = subprocess.Popen(
-        [sys.executable, *map(str, launch)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    wait_for_step(run, 25, lambda: process.poll() is not None)
-    pid = pid_of_rank(process.pid, 1)
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-    assert output.count("another rank does not answer") == 1, output
+    command = ("train", "--resume", "auto", "--out", run, *tiny_options(LONG))
+    output = tmp_path / "output"
+    process = fork(launch, tmp_path, *command, output=output)
+    wait_for_step(run, 25, lambda: not process.is_alive())
+    os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGKILL)
+    assert end_of(process) == [0], output.read_text()
+    assert output.read_text().count("another rank does not answer") == 1, output.read_text()
     assert metrics(run) == metrics(trained / "long")
     last = [contents(RunDirectory(r).folder(60)) for r in (run, trained / "long")]
     assert last[0] == last[1]
     # The same command once more has nothing to do, and with another setting it says what is fixed.
-    assert cdcd_main(*command[2:]) == 0
-    assert cdcd_main(*command[2:], "--data.length", 20) == 2
+    assert cdcd_main(*command) == 0
+    assert cdcd_main(*command, "--data.length", 20) == 2
 
 
 def test_a_killed_rank_ends_the_others_and_leaves_what_loads(tmp_path):

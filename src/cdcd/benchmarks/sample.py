@@ -130,9 +130,9 @@ def bench_sample(name: str, config: RunConfig, bench: SampleBenchConfig) -> dict
         raise ValueError("bench sample measures both models: leave out --model autoregressive")
     device = choose_device(config.training.device)
     mode = bench.compile or ("graphs" if device.type == "cuda" else "off")
-    rate = matrix_rate(device, bench.matrix_size)
     rows: dict[str, Row] = {}
     table = rows_to_measure(config, bench)
+    rate = matrix_rate(device, bench.matrix_size)
     for family in dict.fromkeys(family for family, _, _ in table.values()):
         own = replace(config, model=family)
         model = load_random(own, compile=mode if family == "diffusion" else "auto")
