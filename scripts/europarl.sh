@@ -45,7 +45,7 @@ cdcd() {
     $cdcd train --resume auto $shape --out "$out/cdcd-$direction" --embedding.dim 64 \
         --embedding.init-scale 0.05 --objective.masking random --warp.bins log --warp.uniformity 0.8 \
         --training.learning-rate 2e-3 --training.warmup-steps 500 --training.steps 5231 \
-        --training.decay-steps 1356 --decoder mask_predict --mask-predict.num-rounds 80 \
+        --training.decay-steps 1356 --decoder mask-predict --mask-predict.num-rounds 80 \
         --mask-predict.num-lengths 4 --sampling.guidance-scale 1 --sampling.score-temperature 0.8 \
         --sampling.warp-uniformity 0.8 $training
 }
