@@ -14,7 +14,6 @@ KNOWN = {
     "diffusion",
     "inference",
     "networks",
-    "training",
 }
 
 
