@@ -11,7 +11,7 @@ from rich.console import Console
 from tiny import TINY, cdcd_main
 
 from cdcd.presets import preset
-from cdcd.reproduction import report, work
+from cdcd.reproduction import pictures, report, work
 from cdcd.reproduction.findings import FINDINGS, Claim, Finding, matching
 from cdcd.reproduction.plan import JUDGE, Plan
 from cdcd.reproduction.rows import BASE, ROWS, Row, rows_of
@@ -158,6 +158,20 @@ def test_rows_that_differ_in_sampling_share_a_training(tmp_path):
     assert [row.name for row, _ in jobs[2].rows] == [row.name for row in plan.rows]
 
 
+def test_rows_that_are_the_same_are_measured_once(tmp_path):
+    names = [
+        "table1/warping/both",
+        BASE,
+        "table1/masking/mixed-50",
+    ]
+    plan = plan_of(names, tmp_path)
+    _, _, samples = plan.jobs()
+    assert [row.name for row, _ in samples.rows] == [BASE]
+    (tmp_path / "rows").mkdir()
+    work.write_json(plan.path(ROWS[BASE], 0), {"nll": 1.0})
+    assert set(report.read_values(plan)) == set(names)
+
+
 def test_rows_that_carry_a_claim_come_first_and_have_more_seeds(tmp_path):
     plan = Plan(SCALES["small"], rows_of(["table1"]), "tales", tmp_path)
     names = [row.name for row, _ in plan.results]
@@ -190,7 +204,7 @@ def test_every_row_has_its_numbers(finished):
         assert numbers[0]["entropy"] >= 0
     assert values[BASE] != values["table2/nucleus/p=0.9"] != values["table1/data/data"]
     record = json.loads((finished.run("base.0") / "record.json").read_text())
-    assert sum(record["warp"]["t"]) == pytest.approx(1.0)
+    assert len(record["warp"]["average_out"]) == MICRO.base().warp.num_bins
     assert record["validation"]["step"] == MICRO.base().training.steps
 
 
@@ -218,6 +232,16 @@ def test_tables_hold_the_paper_beside_ours(finished):
     less = ours["table1/self-conditioning/neither"][0]["nll"] - ours[BASE][0]["nll"]
     assert "4.781 ± 0.010" in line
     assert f"{less:+.3f}" in line
+
+
+def test_figures_are_drawn_from_what_there_is(finished):
+    names = {path.name for path in pictures.draw(finished)}
+    assert names == {"figure2.png", "figure4.png", "figure5.png", "figure8.png"}
+    values = report.read_values(finished)
+    rows = rows_of(["table2/nucleus"])
+    ours = {row.name: {0: values["table2/nucleus/p=0.9"][0]} for row in rows}
+    points = list(pictures._points(rows, ours))
+    assert points == [tuple(ours[rows[0].name][0][m] for m in ("entropy", "nll"))] * 7
 
 
 def test_a_row_that_fails_leaves_the_others(finished, tmp_path, monkeypatch):

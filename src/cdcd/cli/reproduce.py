@@ -46,6 +46,7 @@ def reproduce(options: Any) -> None:
     from rich.console import Console
 
     from cdcd.reproduction import report
+    from cdcd.reproduction.pictures import draw
     from cdcd.reproduction.work import perform
 
     console = Console(soft_wrap=True)
@@ -61,7 +62,7 @@ def reproduce(options: Any) -> None:
     try:
         failed = [] if options.tables else perform(plan, workers=options.workers, console=console)
     finally:
-        for path in report.write(plan):
+        for path in [*report.write(plan), *draw(plan)]:
             console.print(f"written: {path}", highlight=False)
     if failed:
         raise SystemExit(f"cdcd reproduce: failed: {', '.join(failed)}")

@@ -13,7 +13,7 @@ from typing import Any
 from cdcd.config import RunConfig
 from cdcd.files import read_json, write_json
 from cdcd.reproduction.findings import claim_rows
-from cdcd.reproduction.rows import Row
+from cdcd.reproduction.rows import ROWS, Row
 from cdcd.reproduction.scales import Scale
 from cdcd.settings import flatten, override
 from cdcd.training.checkpoint import RunDirectory
@@ -73,9 +73,25 @@ class Plan:
             if row.system != "data" or seed == 0
         ]
 
+    @cached_property
+    def _twins(self) -> dict[str, str]:
+        """The first row that asks for the same samples of the same training, by row."""
+        first: dict[Any, str] = {}
+        rows = [row for row in ROWS.values() if row.table != "table4"]
+        return {row.name: first.setdefault(self._identity(row), row.name) for row in rows}
+
+    def _identity(self, row: Row) -> tuple[Any, ...]:
+        protocol = (self.scale.samples_of(row), row.table == "table3")
+        if row.system == "data":
+            return protocol
+        name, config = self.training(row, 0)
+        section = config.decoding if row.system == "autoregressive" else config.sampling
+        return (name, override(section, row.sampling), *protocol)
+
     def path(self, row: Row, seed: int) -> Path:
-        """Returns the file of a result."""
-        return self.out / "rows" / f"{row.name.replace('/', '.')}.{seed}.json"
+        """Returns the file of a result; rows that are the same share one."""
+        name = self._twins.get(row.name, row.name).replace("/", ".")
+        return self.out / "rows" / f"{name}.{seed}.json"
 
     def result(self, row: Row, seed: int) -> dict[str, Any] | None:
         """Returns a result that is there, or the error that was there instead."""
@@ -119,7 +135,10 @@ class Plan:
         """Returns what is to be done, the most important first: the judge, trainings, their samples."""
         missing: dict[str, list[tuple[Row, int]]] = {}
         trainings = {JUDGE: self._placed(self.scale.judge())}
-        for row, seed in self.results:
+        files: dict[Path, tuple[Row, int]] = {}
+        for result in self.results:
+            files.setdefault(self.path(*result), result)
+        for row, seed in files.values():
             if self.state(row, seed) != "done":
                 name, trainings[name] = self.training(row, seed)
                 missing.setdefault(name, []).append((row, seed))

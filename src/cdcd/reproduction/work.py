@@ -163,8 +163,8 @@ def train(job: dict[str, Any]) -> None:
     }
     model = load(out, device="cpu")
     if isinstance(model, DiffusionTextModel):
-        cdf = model.sampler.warp.schedule().cdf
-        record["warp"] = {"t": cdf.widths_in.tolist(), "u": cdf.widths_out.tolist()}
+        state = model.sampler.warp.state_dict()
+        record["warp"] = {name: value.tolist() for name, value in state.items()}
     write_json(out / "record.json", record)
 
 
