@@ -296,7 +296,7 @@ def test_translate_chooses_by_likeness_and_confidence():
     best = [t[int(np.argmax(s))] for t, s in zip(drawn.texts, drawn.confidence, strict=True)]
     asked = {"num_samples": 5, **DRAWN}
     assert translator.translate(given, **asked, confidence_weight=1e6) == best
-    alike = [t[mbr(t, utility_for("bleu", "de"))] for t in drawn.texts]
+    alike = [t[mbr_by_count(t, utility=utility_for("bleu", "de"))[0]] for t in drawn.texts]
     assert translator.translate(given, **asked, confidence_weight=0.0) == alike
     assert alike != best
 
