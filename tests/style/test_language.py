@@ -10,9 +10,6 @@ PATHS |= {name: ROOT / name for name in ("scripts", "examples") if (ROOT / name)
 PATHS.pop("__pycache__", None)
 # To be mended; strict, so that an entry goes as soon as its files are right.
 KNOWN = {
-    "cli",
-    "diffusion",
-    "inference",
     "networks",
 }
 

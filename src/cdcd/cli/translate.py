@@ -57,7 +57,7 @@ def translate(options: Any) -> None:
     for warning in (*texts.warnings, *unknown_words(lines, translator)):
         print(f"{options.parser.prog}: warning: {warning}", file=sys.stderr)
     with SamplingProgress(1, "translating") as progress:
-        found = translator.translate(
+        translated = translator.translate(
             texts.pieces,
             num_samples=options.num_samples,
             utility=options.utility,
@@ -66,20 +66,20 @@ def translate(options: Any) -> None:
             callback=progress,
             **settings,
         )
-    translations = texts.join(found)
-    shown = "".join(f"{text}\n" for text in translations)
+    translations = texts.join(translated)
+    output = "".join(f"{text}\n" for text in translations)
     if options.json:
         pairs = zip(lines, translations, strict=True)
         rows = [{"source": source, "translation": text} for source, text in pairs]
-        shown = json.dumps({"settings": settings, "translations": rows}, ensure_ascii=False) + "\n"
-    write(shown, options.out)
+        output = json.dumps({"settings": settings, "translations": rows}, ensure_ascii=False) + "\n"
+    write(output, options.out)
 
 
 # Files
 
 
 def check_out(out: Path | None) -> None:
-    """Say now what would fail in the end."""
+    """Raises now an error that would otherwise come at the end."""
     if out is None:
         return
     if not out.parent.is_dir():
@@ -98,7 +98,7 @@ def write(text: str, out: Path | None) -> None:
 
 
 def read_lines(source: str) -> list[str]:
-    r"""The lines of a file or of stdin. They end at \n or \r\n alone: Unicode has other line ends."""
+    r"""Reads the lines of a file or of stdin. They end at \n or \r\n alone: Unicode has other line ends."""
     if source == "-":
         if sys.stdin.isatty():
             print("write a sentence a line, then Ctrl-D", file=sys.stderr)
@@ -111,14 +111,14 @@ def read_lines(source: str) -> list[str]:
     return [_decoded(row, f"{name}, line {number}") for number, row in enumerate(rows, start=1)]
 
 
-def _decoded(row: bytes, place: str) -> str:
+def _decoded(row: bytes, name: str) -> str:
     if b"\0" in row:
-        raise ValueError(f"{place} holds a zero byte: it is no text in UTF-8")
+        raise ValueError(f"{name} holds a zero byte: it is no text in UTF-8")
     try:
         return row.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:
-        found = f"byte {error.start + 1} is 0x{row[error.start]:02x}"
-        raise ValueError(f"{place} is not UTF-8 text ({found}); convert the file") from None
+        byte = f"byte {error.start + 1} is 0x{row[error.start]:02x}"
+        raise ValueError(f"{name} is not UTF-8 text ({byte}); convert the file") from None
 
 
 # Lines that are too long, and words that are not known
@@ -126,7 +126,7 @@ def _decoded(row: bytes, place: str) -> str:
 
 @dataclass(frozen=True)
 class Texts:
-    """What is translated for some lines: each line, or its first piece, and behind them the others.
+    """The texts to translate for some lines: each line, or its first piece, and behind them the others.
 
     So a line has the same number, and the same samples, whatever the lines before it are.
     """
@@ -137,7 +137,7 @@ class Texts:
     warnings: list[str]
 
     def join(self, translations: Sequence[str]) -> list[str]:
-        """The translation of each line, on one line."""
+        """Returns the translation of each line, on one line."""
         parts: dict[int, list[str]] = {}
         for owner, text in zip(self.owners, translations, strict=True):
             parts.setdefault(owner, []).append(" ".join(text.splitlines()))
@@ -145,7 +145,7 @@ class Texts:
 
 
 def arrange(lines: Sequence[str], translator: "Translator", long: str) -> Texts:
-    """Lines that the model can read, in pieces where one is too long; never cut within a sentence."""
+    """Splits lines that are too long for the model into pieces; never within a sentence."""
     from cdcd.data.sentences import pack_sentences
 
     room = translator.config.data.source_length
@@ -182,23 +182,23 @@ def _fits(text: str, translator: "Translator") -> bool:
 
 
 def _named(numbers: Sequence[int]) -> str:
-    """Lines by their numbers, which people count from 1."""
-    shown = ", ".join(str(n + 1) for n in numbers)
-    return f"line {shown}" if len(numbers) == 1 else f"lines {shown}"
+    """Returns lines by their numbers, which people count from 1."""
+    names = ", ".join(str(n + 1) for n in numbers)
+    return f"line {names}" if len(numbers) == 1 else f"lines {names}"
 
 
 def unknown_words(lines: Sequence[str], translator: "Translator") -> list[str]:
-    """What a tokenizer with a list of words does not know, said once."""
+    """Returns a warning of words that the tokenizer does not know."""
     from cdcd.data.vocabulary import UNKNOWN
 
     encode = translator.tokenizer.encode
-    found = [number for number, line in enumerate(lines) if UNKNOWN in encode(line)]
-    if not found:
+    affected = [number for number, line in enumerate(lines) if UNKNOWN in encode(line)]
+    if not affected:
         return []
     what = "there are words that are not in the model's vocabulary"
     try:
-        encode(lines[found[0]], strict=True)
+        encode(lines[affected[0]], strict=True)
     except ValueError as error:
         what = str(error)
-    more = f" (and so in {len(found) - 1:,} other lines)" if len(found) > 1 else ""
-    return [f"line {found[0] + 1}: {what}; the model reads an unknown word{more}"]
+    more = f" (and so in {len(affected) - 1:,} other lines)" if len(affected) > 1 else ""
+    return [f"line {affected[0] + 1}: {what}; the model reads an unknown word{more}"]

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
-    """How tokens become vectors, and how predictions are pulled back to them."""
+    """The embedding table, and the projection of predictions back to it."""
 
     dim: int = 256
     """Dimension d of the embedding space in which the noise is added."""
@@ -49,26 +49,26 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.randn(vocab_size, config.dim) * config.init_scale)
 
     def table(self) -> Float[Tensor, "vocab embed"]:
-        """All embeddings as they are used everywhere; gradients flow through the normalisation."""
+        """Returns all embeddings as they are used everywhere; gradients flow through the normalisation."""
         return normalise_rows(self.weight) if self.normalise else self.weight
 
 
 def normalise_rows(x: Float[Tensor, "*batch embed"]) -> Float[Tensor, "*batch embed"]:
-    """Scale each vector to length sqrt(d), so that its components have unit variance (§6.1)."""
+    """Scales each vector to length sqrt(d), so that its components have unit variance (§6.1)."""
     return math.sqrt(x.shape[-1]) * F.normalize(x, dim=-1)
 
 
 def nearest_token(
     x: Float[Tensor, "*batch embed"], table: Float[Tensor, "vocab embed"]
 ) -> Int[Tensor, "*batch"]:
-    """The token whose embedding is nearest in the Euclidean sense."""
+    """Returns the token whose embedding is nearest in the Euclidean sense."""
     # |x - e|² = |x|² - 2 x·e + |e|², and |x|² is the same for all tokens.
     return (x @ table.T - table.square().sum(-1) / 2).argmax(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """What is done to a prediction x0_hat before the score is taken from it (§3.2)."""
+    """The change of a prediction x0_hat before the score is taken from it (§3.2)."""
 
     renormalise: bool = False
     clamp: bool = False

@@ -1,4 +1,4 @@
-"""Estimators: what predicts the clean tokens at each step of the sampler.
+"""Estimators predict the clean tokens at each step of the sampler.
 
 An estimator has its conditioning bound and maps (x, t, state) to an `Estimate`. The state carries the
 self-conditioning input from one call to the next and is None at the start. Guidance and the
@@ -154,7 +154,7 @@ class NetworkEstimator:
         return everywhere
 
     def _shape(self, logits: Tensor, plain: Tensor) -> Float[Tensor, "*positions embed"]:
-        """x0_hat under the sampling settings; `plain` where they change nothing."""
+        """Returns x0_hat under the sampling settings; `plain` where they change nothing."""
         unshaped = self.softmax_temperature == 1.0 and self.nucleus == 1.0
         if unshaped and self.projection == self.trained:
             return plain

@@ -18,7 +18,7 @@ HALF_SCALE = 256.0
 def probabilities(
     logits: Float[Tensor, "*batch vocab"], *, softmax_temperature: float = 1.0, nucleus: float = 1.0
 ) -> Float[Tensor, "*batch vocab"]:
-    """Token probabilities, optionally sharpened and cut to the nucleus (§6.4), in `logits`' precision."""
+    """Returns token probabilities, optionally sharpened and cut to the nucleus (§6.4), in `logits`' dtype."""
     if softmax_temperature != 1.0:
         logits = logits / softmax_temperature
     probs = torch.softmax(logits, dim=-1)
@@ -28,7 +28,7 @@ def probabilities(
 def truncate_to_nucleus(
     probs: Float[Tensor, "*batch vocab"], nucleus: float
 ) -> Float[Tensor, "*batch vocab"]:
-    """Keep the smallest set of most likely tokens whose mass reaches `nucleus`, and renormalise."""
+    """Keeps the smallest set of most likely tokens whose mass reaches `nucleus`, and renormalises."""
     ordered, order = probs.sort(dim=-1, descending=True)
     mass_before = ordered.cumsum(-1) - ordered
     kept = torch.where(mass_before < nucleus, ordered, 0.0)
@@ -39,12 +39,12 @@ def truncate_to_nucleus(
 def interpolate(
     probs: Float[Tensor, "*batch vocab"], table: Float[Tensor, "vocab embed"]
 ) -> Float[Tensor, "*batch embed"]:
-    """The expected embedding x0_hat under the predicted probabilities."""
+    """Returns the expected embedding x0_hat under the predicted probabilities."""
     return probs @ table
 
 
 def product_dtype(device: torch.device) -> torch.dtype:
-    """What probabilities of bfloat16 logits are multiplied in; CPUs multiply float16 slowly."""
+    """Returns the dtype in which probabilities of bfloat16 logits are multiplied; CPUs multiply float16 slowly."""
     return torch.float32 if device.type == "cpu" else torch.float16
 
 
@@ -55,7 +55,7 @@ def expected_embedding(
     softmax_temperature: float = 1.0,
     nucleus: float = 1.0,
 ) -> Float[Tensor, "*batch embed"]:
-    """probabilities(logits)·E in the table's precision, at half precision's speed for bfloat16 logits.
+    """Returns probabilities(logits)·E in the table's dtype, at half precision's speed for bfloat16 logits.
 
     Their probabilities are shaped in float32, some positions at a time. Where float16 is fast they are
     rounded to it, eight times as fine as bfloat16, after a factor that keeps small ones in its range.
@@ -79,5 +79,5 @@ def score(
     x: Float[Tensor, "batch seq embed"],
     t: Float[Tensor, " batch"],
 ) -> Float[Tensor, "batch seq embed"]:
-    """The score of p_t at `x` that belongs to the prediction `x0_hat`."""
+    """Returns the score of p_t at `x` that belongs to the prediction `x0_hat`."""
     return (x0_hat - x) / t[:, None, None] ** 2

@@ -27,12 +27,12 @@ def add_noise(
     t: Float[Tensor, " batch"],
     eps: Float[Tensor, "batch seq embed"],
 ) -> Float[Tensor, "batch seq embed"]:
-    """Corrupt `x0` to noise level `t` (§2.1)."""
+    """Corrupts `x0` to noise level `t` (§2.1)."""
     return x0 + t[:, None, None] * eps
 
 
 def scale_input(
     x: Float[Tensor, "batch seq embed"], t: Float[Tensor, " batch"]
 ) -> Float[Tensor, "batch seq embed"]:
-    """Bring the components of `x` back to unit variance (§6.1), before any cast to low precision."""
+    """Brings the components of `x` back to unit variance (§6.1), before any cast to low precision."""
     return x / (t[:, None, None] ** 2 + 1).sqrt()

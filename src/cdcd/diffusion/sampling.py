@@ -66,7 +66,7 @@ class SamplingConfig:
 
     @property
     def num_evaluations(self) -> int:
-        """Network calls a sample, with the final prediction; guidance doubles their cost."""
+        """Network calls for a sample, with the final prediction; guidance doubles their cost."""
         steps = SOLVERS[self.solver].evaluations(self.num_steps)
         return steps + (self.final_prediction == "network")
 
@@ -86,7 +86,7 @@ class StepInfo:
 
     @property
     def probabilities(self) -> Float[Tensor, "batch seq vocab"]:
-        """In float32 or better, whatever the network's precision."""
+        """Those of the logits, in float32 or better."""
         logits = self.estimate.logits
         precision = torch.promote_types(logits.dtype, torch.float32)
         return torch.softmax(logits, dim=-1, dtype=precision)
@@ -103,7 +103,7 @@ class Sample:
 def rho_levels(
     num_steps: int, process: ProcessConfig, rho: float, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, " steps"]:
-    """Karras et al.'s spacing from t_max to t_min: uniform in t^(1/rho)."""
+    """Returns Karras et al.'s spacing from t_max to t_min: uniform in t^(1/rho)."""
     high, low = process.t_max ** (1 / rho), process.t_min ** (1 / rho)
     fraction = torch.linspace(0, 1, num_steps + 1, dtype=torch.float64)
     t = (high + fraction * (low - high)) ** rho
@@ -116,7 +116,7 @@ def time_grid(
     schedule: NoiseSchedule,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, " steps"]:
-    """The num_steps + 1 noise levels of the sampler, decreasing from t_max to t_min (App. A.5).
+    """Returns the num_steps + 1 noise levels of the sampler, decreasing from t_max to t_min (App. A.5).
 
     Without warping they are rho-spaced in t. With warping the same levels, brought linearly to [0, 1],
     are the uniform times u, so that rho = 1 is uniform in u whatever the warp's coordinate.
@@ -144,7 +144,7 @@ def sample(
     *,
     callback: Callable[[StepInfo], None] | None = None,
 ) -> Sample:
-    """Solve the ODE from unit Gaussian `noise` along `times` and predict tokens at its end."""
+    """Solves the ODE from unit Gaussian `noise` along `times` and predicts tokens at its end."""
     solver = SOLVERS[config.solver]
     slope = Slope(estimator, config.score_temperature)
     times = times.to(noise)

@@ -46,18 +46,18 @@ class Solver:
     evaluations_per_step: int
 
     def evaluations(self, num_steps: int) -> int:
-        """Network calls in `num_steps` steps, the final prediction not counted."""
+        """Counts the network calls in `num_steps` steps, without the final prediction."""
         return num_steps * self.evaluations_per_step
 
 
 def euler_step(slope: Slope, x: Tensor, t: Tensor, t_next: Tensor, state: Any) -> Step:
-    """Follow the slope at the start of the step."""
+    """Follows the slope at the start of the step."""
     d, estimate = slope(x, t, state)
     return Step(x + (t_next - t) * d, estimate)
 
 
 def heun_step(slope: Slope, x: Tensor, t: Tensor, t_next: Tensor, state: Any) -> Step:
-    """Follow the mean of the slopes at both ends (Karras et al. 2022, Algorithm 1)."""
+    """Follows the mean of the slopes at both ends (Karras et al. 2022, Algorithm 1)."""
     d, estimate = slope(x, t, state)
     d_next, estimate = slope(x + (t_next - t) * d, t_next, estimate.state)
     return Step(x + (t_next - t) * (d + d_next) / 2, estimate)

@@ -97,21 +97,21 @@ class PiecewiseLinear:
         return torch.searchsorted(inner_edges, r.detach().contiguous(), right=True)
 
     def inverse(self) -> "PiecewiseLinear":
-        """The inverse map: the roles of the widths are exchanged (App. A.3)."""
+        """Returns the inverse map: the roles of the widths are exchanged (App. A.3)."""
         return PiecewiseLinear(self.widths_out, self.widths_in)
 
     def density(self, r: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """The derivative, constant in each bin (App. A.3)."""
+        """Returns the derivative, constant in each bin (App. A.3)."""
         return (self.widths_out / self.widths_in)[self._bin(r)]
 
     def tempered(self, temperature: float) -> "PiecewiseLinear":
-        """The same distribution at another temperature: density^(1/T), normalised (App. A.6)."""
+        """Returns the distribution at another temperature: density^(1/T), normalised (App. A.6)."""
         log_in, log_out = self.widths_in.log(), self.widths_out.log()
         widths_out = torch.softmax(log_in + (log_out - log_in) / temperature, dim=0)
         return PiecewiseLinear(self.widths_in, widths_out)
 
     def mixed(self, uniformity: float) -> "PiecewiseLinear":
-        """The mixture with the uniform distribution (App. A.6)."""
+        """Returns the mixture with the uniform distribution (App. A.6)."""
         widths_out = torch.lerp(self.widths_out, self.widths_in, uniformity)
         return PiecewiseLinear(self.widths_in, widths_out)
 
@@ -129,19 +129,19 @@ class NoiseSchedule:
     bins: Coordinate
 
     def noise_levels(self, u: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """t = F⁻¹(u)."""
+        """Returns t = F⁻¹(u)."""
         return from_unit(self.cdf.inverse()(u).clamp(0.0, 1.0), self.process, self.bins)
 
     def uniform_time(self, t: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """u = F(t)."""
+        """Returns u = F(t)."""
         return self.cdf(to_unit(t, self.process, self.bins)).clamp(0.0, 1.0)
 
     def density(self, t: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """Density of the noise levels with respect to the reference coordinate."""
+        """Returns the density of the noise levels with respect to the reference coordinate."""
         return self.cdf.density(to_unit(t, self.process, self.bins))
 
     def adjusted(self, *, temperature: float = 1.0, uniformity: float = 0.0) -> "NoiseSchedule":
-        """Temperature first, then uniformity (App. A.6)."""
+        """Applies the temperature first, then the uniformity (App. A.6)."""
         _check_warp(temperature, uniformity, "warp_")
         cdf = self.cdf if temperature == 1.0 else self.cdf.tempered(temperature)
         cdf = cdf if uniformity == 0.0 else cdf.mixed(uniformity)
@@ -151,7 +151,7 @@ class NoiseSchedule:
 def to_unit(
     t: Float[Tensor, "*batch"], process: ProcessConfig, bins: Coordinate
 ) -> Float[Tensor, "*batch"]:
-    """The reference coordinate r(t) in [0, 1]."""
+    """Returns the reference coordinate r(t) in [0, 1]."""
     if bins == "linear":
         return (t - process.t_min) / (process.t_max - process.t_min)
     return (t / process.t_min).log() / math.log(process.t_max / process.t_min)
@@ -160,7 +160,7 @@ def to_unit(
 def from_unit(
     r: Float[Tensor, "*batch"], process: ProcessConfig, bins: Coordinate
 ) -> Float[Tensor, "*batch"]:
-    """The noise level t at reference coordinate r."""
+    """Returns the noise level t at reference coordinate r."""
     if bins == "linear":
         t = process.t_min + r * (process.t_max - process.t_min)
     else:
@@ -192,11 +192,11 @@ class TimeWarp(nn.Module):
         return floored / floored.sum()
 
     def schedule(self) -> NoiseSchedule:
-        """The normalised warp F of the moving average: what the sampler spaces its steps with."""
+        """Returns the normalised warp F of the moving average, which spaces the sampler's steps."""
         return self._schedule(self.average_in.detach(), self.average_out.detach())
 
     def training_schedule(self) -> NoiseSchedule:
-        """The distribution of training noise levels: temperature and uniformity applied, or warping off."""
+        """Returns the distribution of training noise levels: temperature and uniformity applied, or uniform."""
         if not self.config.train:
             return self.schedule().adjusted(uniformity=1.0)
         config = self.config
@@ -205,37 +205,37 @@ class TimeWarp(nn.Module):
         )
 
     def noise_levels(self, u: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """Training noise levels for uniform times `u`; no gradient flows back (App. A.4)."""
+        """Returns training noise levels for uniform times `u`; no gradient flows back (App. A.4)."""
         return self.training_schedule().noise_levels(u)
 
     def expected_loss(self, t: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """F̃(t), shaped by S where one is set: Z·S(F(t)), the fitted loss at noise level t."""
+        """Returns F̃(t), shaped by S where one is set: Z·S(F(t)), the fitted loss at noise level t."""
         schedule = self._schedule(self.logits_in, self.logits_out)
         u = schedule.cdf(to_unit(t, self.process, self.config.bins))
         return self.logits_out.exp().sum() * beta_cdf(u, self.config.beta_a, self.config.beta_b)
 
     def importance_weights(self, t: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        """1 / density of the distribution that `t` was drawn from, mean 1, clipped (App. A.4)."""
+        """Returns 1 / density of the distribution that `t` was drawn from, mean 1, clipped (App. A.4)."""
         weights = 1.0 / self.training_schedule().density(t)
         return (weights / weights.mean()).clamp(max=self.config.max_importance)
 
     def fitting_loss(
         self, t: Float[Tensor, " batch"], losses: Float[Tensor, " batch"]
     ) -> Float[Tensor, ""]:
-        """Importance-weighted squared error of F̃ against the observed losses (App. A.2)."""
+        """Returns the importance-weighted squared error of F̃ against the observed losses (App. A.2)."""
         error = self.expected_loss(t) - losses.detach()
         return (self.importance_weights(t) * error.square()).mean()
 
     @torch.no_grad()
     def update_average(self) -> None:
-        """Move the averaged logits, from which noise levels are drawn, towards the fitted ones."""
+        """Moves the averaged logits, from which noise levels are drawn, towards the fitted ones."""
         weight = 1 - self.config.average_decay
         self.average_in.lerp_(self.logits_in, weight)
         self.average_out.lerp_(self.logits_out, weight)
 
 
 def beta_cdf(u: Float[Tensor, "*batch"], a: float, b: float) -> Float[Tensor, "*batch"]:
-    """CDF of Beta(a, b) where it is elementary: all nine settings of Table 1, and any with a or b = 1."""
+    """Returns the CDF of Beta(a, b) where it is elementary: all nine settings of Table 1, and any with a or b = 1."""
     # Slopes at 0 and 1 are infinite for a or b below 1: keep gradients finite.
     inner = u.clamp(1e-6, 1 - 1e-6)
     if a == b == 1.0:

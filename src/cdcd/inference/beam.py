@@ -4,7 +4,7 @@ score(target) = ln p(target | source) / ((5 + length) / 6)^α        (Wu et al.,
 
 A hypothesis ends with EOS, which its length counts. The live ones, which have not ended, are ordered by
 ln p, being equally long; those that have are kept apart and ordered by score. Of twice as many
-extensions as there is room for, those that end are compared with what is kept, and the best others
+extensions as are kept, those that end are compared with what is kept, and the best others
 live on. A sentence is done when no live hypothesis can come to a score above the best one kept.
 """
 
@@ -22,7 +22,7 @@ from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNe
 
 @dataclass(frozen=True, eq=False)
 class Hypotheses:
-    """Some targets for each sentence, best first."""
+    """Targets for each sentence, best first."""
 
     tokens: Int[Tensor, "batch beam seq"]
     """Padded after the EOS."""
@@ -37,7 +37,7 @@ class Hypotheses:
 def beam_search(
     model: AutoregressiveTranslationNetwork, source: Int[Tensor, "batch source"], config: BeamConfig
 ) -> Hypotheses:
-    """The best targets that are found for each source; a sentence's do not depend on its batch.
+    """Returns the best targets that the search reaches for each source; they do not depend on its batch.
 
     At the last position only EOS is allowed, so every hypothesis has the score that the model gives
     it. The precision is that of the model, or of torch.autocast around it.
@@ -76,7 +76,7 @@ def _nothing(batch: int, beam: int, length: int, device: torch.device) -> Hypoth
 
 
 def _follow(caches: list[KeyValueCache], parents: Int[Tensor, "batch beam"]) -> None:
-    """Give each live hypothesis what the one that it extends has read."""
+    """Gives each live hypothesis the cache of the one that it extends."""
     batch, beam = parents.shape
     rows = parents + beam * torch.arange(batch, device=parents.device)[:, None]
     for cache in caches:
@@ -86,7 +86,7 @@ def _follow(caches: list[KeyValueCache], parents: Int[Tensor, "batch beam"]) -> 
 def _extend(
     live: Hypotheses, logits: Float[Tensor, "rows vocab"], i: int, *, is_last: bool
 ) -> tuple[Hypotheses, Int[Tensor, "batch extended"]]:
-    """The best extensions by one token, by ln p, and which live hypothesis each extends.
+    """Returns the best extensions by one token, by ln p, and the live hypothesis that each extends.
 
     Each live hypothesis ends in one way, so twice their number leaves enough that have not ended.
     """
@@ -97,15 +97,15 @@ def _extend(
     allowed[EOS], allowed[PAD] = 0.0, -torch.inf
     scores = live.scores[..., None] + (log_probs + allowed).unflatten(0, (batch, beam))
     vocab = scores.shape[-1]
-    best, places = scores.flatten(1).topk(min(2 * beam, beam * vocab), dim=1)
-    parents = places // vocab
+    best, indices = scores.flatten(1).topk(min(2 * beam, beam * vocab), dim=1)
+    parents = indices // vocab
     tokens = _gather(live.tokens, parents)
-    tokens[:, :, i] = places % vocab
+    tokens[:, :, i] = indices % vocab
     return Hypotheses(tokens, best), parents
 
 
 def _keep_ended(ended: Hypotheses, extended: Hypotheses, i: int, config: BeamConfig) -> Hypotheses:
-    """The best hypotheses that have ended, now or before."""
+    """Returns the best hypotheses that have ended, now or before."""
     scores = _where(extended, i, has_ended=True) / config.penalty(i + 1)
     everything = Hypotheses(
         torch.cat([ended.tokens, extended.tokens], dim=1), torch.cat([ended.scores, scores], dim=1)
@@ -116,31 +116,31 @@ def _keep_ended(ended: Hypotheses, extended: Hypotheses, i: int, config: BeamCon
 def _keep_live(
     extended: Hypotheses, i: int, beam: int
 ) -> tuple[Hypotheses, Int[Tensor, "batch beam"]]:
-    """The best extensions that have not ended, and which they are."""
+    """Returns the best extensions that have not ended, and their indices."""
     return _best(Hypotheses(extended.tokens, _where(extended, i, has_ended=False)), beam)
 
 
 def _where(extended: Hypotheses, i: int, *, has_ended: bool) -> Float[Tensor, "batch extended"]:
-    """The scores of those that have ended, or of the others; −∞ elsewhere."""
+    """Returns the scores of those that have ended, or of the others; −∞ elsewhere."""
     is_other = (extended.tokens[:, :, i] == EOS) != has_ended
     return extended.scores.masked_fill(is_other, -torch.inf)
 
 
 def _best(hypotheses: Hypotheses, count: int) -> tuple[Hypotheses, Int[Tensor, "batch kept"]]:
-    scores, places = hypotheses.scores.topk(count, dim=1)
-    return Hypotheses(_gather(hypotheses.tokens, places), scores), places
+    scores, indices = hypotheses.scores.topk(count, dim=1)
+    return Hypotheses(_gather(hypotheses.tokens, indices), scores), indices
 
 
 def _gather(
-    values: Shaped[Tensor, "batch beam seq"], places: Int[Tensor, "batch kept"]
+    values: Shaped[Tensor, "batch beam seq"], indices: Int[Tensor, "batch kept"]
 ) -> Shaped[Tensor, "batch kept seq"]:
-    return values.gather(1, places[..., None].expand(-1, -1, values.shape[2]))
+    return values.gather(1, indices[..., None].expand(-1, -1, values.shape[2]))
 
 
 def _is_done(
     live: Hypotheses, ended: Hypotheses, read: int, length: int, config: BeamConfig
 ) -> Bool[Tensor, " batch"]:
-    """Whether the best live hypothesis, were all further tokens certain, would still not win."""
+    """Returns whether the best live hypothesis would lose even if all further tokens were certain."""
     log_prob = live.scores[:, 0]
     # The penalty is monotonic in the length, so the highest score is at the first or last end.
     first, last = config.penalty(min(read + 1, length)), config.penalty(length)

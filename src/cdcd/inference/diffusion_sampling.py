@@ -1,4 +1,4 @@
-"""What diffusion text models and translators share: their settings, draws, estimators and the ODE's solution."""
+"""The parts that diffusion text models and translators share: settings, draws, estimators, the ODE's solution."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,19 +137,19 @@ class DiffusionSampler:
         """
         is_ode = isinstance(settings, SamplingConfig)
         config = settings if is_ode else SamplingConfig()
-        embedding, embedded, shown = self.run.embedding, F.embedding(tokens, self.table), is_noisy
+        embedding, embedded, visible = self.run.embedding, F.embedding(tokens, self.table), is_noisy
         if config.replacement:
-            shown = torch.ones_like(is_noisy)
+            visible = torch.ones_like(is_noisy)
         is_dropped = None
         if guided:
             is_dropped = torch.arange(2 * len(tokens), device=tokens.device) >= len(tokens)
-            tokens, shown = tokens.repeat(2, 1), shown.repeat(2, 1)
+            tokens, visible = tokens.repeat(2, 1), visible.repeat(2, 1)
         estimator: Estimator = NetworkEstimator(
             network=self.network,
             condition=condition,
             table=self.table,
             tokens=tokens,
-            is_noisy=shown,
+            is_noisy=visible,
             self_conditioning=config.self_conditioning and self.run.objective.self_conditioning,
             is_dropped=is_dropped,
             softmax_temperature=config.softmax_temperature,

@@ -96,10 +96,10 @@ class TextModel(Model):
     def prompt_canvas(self, prompt: str, length: int | None = None) -> Canvas:
         """Returns a canvas that begins with a prompt."""
         tokens = self.tokenizer.encode(prompt.rstrip(), strict=True)
-        shown = self._checked_length(length)
-        if len(tokens) >= shown:
+        limit = self._checked_length(length)
+        if len(tokens) >= limit:
             raise ValueError(
-                f"the prompt has {len(tokens)} tokens, but only {shown} fit with at least one to "
+                f"the prompt has {len(tokens)} tokens, but only {limit} fit with at least one to "
                 f"generate; shorten the prompt"
                 + ("" if length is None else f" or raise --length to at most {self.length}")
             )
@@ -150,7 +150,7 @@ class TextModel(Model):
     ) -> list[Generated]:
         """Fills each canvas `num_samples` times. Sample i depends on (seed, i) alone, not on its batch."""
         check_counts(num_samples=num_samples, batch_size=batch_size)
-        shown = self._checked_length(length)
+        limit = self._checked_length(length)
         chosen = self.settings(settings)
         canvases = [canvas] if isinstance(canvas, Canvas) else list(canvas)
         jobs = [
@@ -168,7 +168,7 @@ class TextModel(Model):
                 callback=callback,
             )
             for (c, own_seed), row in zip(batch, tokens.tolist(), strict=True):
-                done.append(self._generated(c, own_seed, row[:shown], ignore_eos))
+                done.append(self._generated(c, own_seed, row[:limit], ignore_eos))
         return done
 
     def _generated(
