@@ -18,6 +18,7 @@ from cdcd.inference.diffusion_sampling import draw_for_samples
 from cdcd.inference.diffusion_translator import DiffusionTranslator, ends_at
 from cdcd.inference.mask_predict import mask_predict
 from cdcd.metrics.bleu import utility_for
+from cdcd.metrics.mbr import mbr_by_count
 from cdcd.networks.capture import Recorder
 from cdcd.settings import override
 from cdcd.training.build import build_model
