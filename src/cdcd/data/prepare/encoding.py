@@ -61,11 +61,11 @@ def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
     counts = []
     for text in texts:
         is_empty = not text or text.isspace()
-        tokens = np.array([] if is_empty else [*tokenizer.encode(text), EOS], dtype)
-        arrays.append(tokens)
+        tokens = [] if is_empty else [*tokenizer.encode(text), EOS]
+        arrays.append(np.array(tokens, dtype))
         num_bytes = len(text.encode("utf-8", "surrogateescape"))
         num_undecodable = 0 if is_utf8(text) else len(UNDECODABLE.findall(text))
-        counts.append((len(tokens), num_bytes, (tokens == UNKNOWN).sum(), num_undecodable))
+        counts.append((len(tokens), num_bytes, tokens.count(UNKNOWN), num_undecodable))
     return Encoded(np.concatenate(arrays), np.array(counts, np.int64).reshape(-1, 4))
 
 
