@@ -42,8 +42,6 @@ def lines_with(pattern: re.Pattern[str], folder: Path) -> list[str]:
 # To be split; an entry goes as soon as its file is short.
 LONG = {
     "tests/cli/test_translate_command.py",
-    "tests/data/test_pairs.py",
-    "tests/data/test_prepare.py",
     "tests/evaluation/test_evaluate.py",
     "tests/evaluation/test_judge.py",
     "tests/evaluation/test_translate_evaluation.py",
