@@ -9,7 +9,7 @@ from cdcd.seeding import generator_for
 
 
 def test_values_and_gradients_in_parts(monkeypatch):
-    monkeypatch.setattr(parts, "SIZE", 7)
+    monkeypatch.setattr(parts, "SIZE_ON_CPU", 7)
     generator = generator_for(0)
     logits = (4 * torch.randn(20, 50, generator=generator)).bfloat16().requires_grad_()
     targets = torch.randint(50, (20,), generator=generator)

@@ -108,7 +108,7 @@ def scores_of(
     model: AutoregressiveTranslationNetwork, source: Tensor, targets: Tensor, alpha: float
 ) -> Tensor:
     """The scores of some targets of one source, by the model's loss."""
-    nll = model.loss(source.expand(len(targets), -1), targets).nll.sum(1)
+    nll = model.loss(source.expand(len(targets), -1), targets)[1].sum(1)
     return -nll / ((5 + (targets != PAD).sum(1).double()) / 6) ** alpha
 
 

@@ -44,7 +44,7 @@ class AutoregressiveTextNetwork(nn.Module):
 
     def _initialise(self) -> None:
         """Draws weights as for the diffusion network; the first LayerNorm brings small embeddings to size."""
-        initialise_blocks(self.blocks)
+        initialise_blocks(self.blocks, num_branches=2)
         width = self.embedding.embedding_dim
         nn.init.normal_(self.embedding.weight, std=INITIAL_LOGIT * width**-0.5)
         if self.head is not None:

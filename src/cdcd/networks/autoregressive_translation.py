@@ -6,8 +6,6 @@ One table embeds source and target and gives the logits (Press & Wolf, 2017). As
 baseline the shift by one is inside: input 0 is a learnt start vector, the output at i predicts token i.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -22,21 +20,10 @@ from cdcd.networks.encoder_decoder import (
     Seq2SeqConfig,
     TokenInput,
     find_visible,
-    initialise,
     make_rotary,
     project_source,
 )
-from cdcd.networks.layers import LayerNorm
-
-
-@dataclass(frozen=True)
-class TargetLosses:
-    """Losses of each token of the targets, in nats, zero in the padding."""
-
-    smoothed: Float[Tensor, "batch seq"]
-    """Cross-entropy with smoothed labels, the loss in training."""
-    nll: Float[Tensor, "batch seq"]
-    """−ln p of the token."""
+from cdcd.networks.layers import LayerNorm, initialise_blocks
 
 
 class AutoregressiveTranslationNetwork(nn.Module):
@@ -57,7 +44,7 @@ class AutoregressiveTranslationNetwork(nn.Module):
         self.norm = LayerNorm(network.width)
         self.rotary = make_rotary(network, length)
         nn.init.normal_(self.embedding.weight, std=network.width**-0.5)
-        initialise(self.blocks, num_branches=3)
+        initialise_blocks(self.blocks, num_branches=3)
 
     def forward(
         self, source: Int[Tensor, "batch source"], target: Int[Tensor, "batch seq"]
@@ -71,14 +58,17 @@ class AutoregressiveTranslationNetwork(nn.Module):
         source: Int[Tensor, "batch source"],
         target: Int[Tensor, "batch seq"],
         label_smoothing: float = 0.1,
-    ) -> TargetLosses:
-        """Returns the losses of the targets, of which `label_smoothing` goes to all tokens alike."""
+    ) -> tuple[Float[Tensor, "batch seq"], Float[Tensor, "batch seq"]]:
+        """Returns the loss in training and −ln p of each token of the targets, zero in the padding.
+
+        In training a share of each label, `label_smoothing`, goes to all tokens alike.
+        """
         logits, is_token = self(source, target), is_predicted(target)
         nll = token_nll(logits, target)
         # −Σ ln p / vocab_size is the NLL, plus the token's logit, less the mean of all.
         picked = logits.gather(-1, target[..., None])[..., 0].to(nll.dtype)
         smoothed = nll + label_smoothing * (picked - logits.mean(-1, dtype=nll.dtype))
-        return TargetLosses(smoothed * is_token, nll * is_token)
+        return smoothed * is_token, nll * is_token
 
     def encode(self, source: Int[Tensor, "sources source"]) -> EncodedSource:
         """Reads the sources, once for all tokens of their targets."""

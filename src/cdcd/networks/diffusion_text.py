@@ -80,7 +80,7 @@ class DiffusionTextNetwork(nn.Module):
     @torch.no_grad()
     def _initialise(self, dim: int) -> None:
         """Draws weights of deviation 1/sqrt(inputs), and scales residual branches down with depth."""
-        initialise_blocks(self.blocks)
+        initialise_blocks(self.blocks, num_branches=2)
         nn.init.normal_(self.stack.weight, std=dim**-0.5)
         # The network starts as if it had no self-conditioning.
         self.stack.weight[:, 2 * dim : 3 * dim] = 0.0

@@ -21,12 +21,11 @@ from cdcd.networks.encoder_decoder import (
     Encoder,
     Seq2SeqConfig,
     find_visible,
-    initialise,
     make_rotary,
     project_source,
     sinusoids,
 )
-from cdcd.networks.layers import ConditionalLayerNorm, Head, TimeEmbedding
+from cdcd.networks.layers import ConditionalLayerNorm, Head, TimeEmbedding, initialise_blocks
 from cdcd.networks.precision import residual
 
 
@@ -66,7 +65,7 @@ class DiffusionTranslationNetwork(nn.Module):
     @torch.no_grad()
     def _initialise(self, dim: int) -> None:
         """Draws weights as for the text network; lengths do not matter yet."""
-        initialise(self.blocks, num_branches=3)
+        initialise_blocks(self.blocks, num_branches=3)
         width = self.source_embedding.embedding_dim
         nn.init.normal_(self.source_embedding.weight, std=width**-0.5)
         nn.init.zeros_(self.source_lengths.weight)

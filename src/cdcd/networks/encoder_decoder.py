@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from cdcd.data.vocabulary import PAD
 from cdcd.networks.attention import Attention, KeyValueCache, RotaryEmbedding
-from cdcd.networks.layers import LayerNorm, make_norm
+from cdcd.networks.layers import LayerNorm, initialise_blocks, make_norm
 from cdcd.networks.precision import residual
 
 
@@ -267,7 +267,7 @@ class Encoder(nn.Module):
         self.rotary = make_rotary(config, length)
         self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.num_encoder_blocks))
         self.norm = LayerNorm(config.width)
-        initialise(self.blocks, num_branches=2)
+        initialise_blocks(self.blocks, num_branches=2)
 
     def forward(
         self,
@@ -298,16 +298,3 @@ def project_source(
         projected.append(block.source.project(encoded))
     keys, values = torch.stack(projected, dim=1).unbind()
     return EncodedSource(keys, values, is_visible, lengths)
-
-
-@torch.no_grad()
-def initialise(blocks: nn.ModuleList, *, num_branches: int) -> None:
-    """Draws weights of deviation 1/sqrt(inputs), and scales residual branches down with their number."""
-    depth = (num_branches * len(blocks)) ** -0.5
-    for module in blocks.modules():
-        if isinstance(module, Attention | CrossAttention | FeedForward):
-            for layer in module.children():
-                assert isinstance(layer, nn.Linear)
-                gain = depth if layer is module.out else 1.0
-                nn.init.normal_(layer.weight, std=gain * layer.in_features**-0.5)
-                nn.init.zeros_(layer.bias)

@@ -5,7 +5,6 @@ they look back only (`causal`) and have no timestep.
 """
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -108,18 +107,12 @@ def make_norm(width: int, time_units: int | None) -> ConditionalLayerNorm | Laye
 
 
 @torch.no_grad()
-def initialise_blocks(blocks: Iterable[nn.Module]) -> None:
-    """Draws weights of deviation 1/sqrt(inputs), and scales residual branches down with depth."""
-    blocks = list(blocks)
-    depth = (2 * len(blocks)) ** -0.5
-    for block in blocks:
-        assert isinstance(block, Block)
-        for layer, gain in (
-            (block.attention.qkv, 1.0),
-            (block.attention.out, depth),
-            (block.mlp_in, 1.0),
-            (block.mlp_out, depth),
-        ):
+def initialise_blocks(blocks: nn.ModuleList, *, num_branches: int) -> None:
+    """Draws weights of deviation 1/sqrt(inputs); the outputs of residual branches are scaled by their number."""
+    depth = (num_branches * len(blocks)) ** -0.5
+    for name, layer in blocks.named_modules():
+        if isinstance(layer, nn.Linear) and not name.endswith("modulation"):
+            gain = depth if name.endswith("out") else 1.0
             nn.init.normal_(layer.weight, std=gain * layer.in_features**-0.5)
             nn.init.zeros_(layer.bias)
 

@@ -7,7 +7,7 @@ linear layer left them, and writes what the next layer reads. The backward pass 
 weights again, which is cheaper than reading them.
 """
 
-# A kernel is no Python: its calls return what the types of triton do not say.
+# Kernels are compiled, not run as Python: the types of triton do not describe their calls.
 # pyright: reportMissingImports=false, reportGeneralTypeIssues=false
 
 from typing import Any
@@ -18,14 +18,14 @@ import triton.language as tl
 from torch import Tensor
 
 WARPS = 4
-"""Of a program. Trying several sizes out at the start would take longer than they save."""
+"""Warps of a program. Trying several numbers at the start would take longer than they save."""
 
 
 @triton.jit
-def _load_halves(place, step, is_inside):
-    """A tile of rows, as the two halves of each that RoPE rotates into each other."""
-    first = tl.load(place, mask=is_inside, other=0.0)
-    second = tl.load(place + step, mask=is_inside, other=0.0)
+def _load_halves(pointers, step, is_inside):
+    """Loads a tile of rows, as the two halves of each that RoPE rotates into each other."""
+    first = tl.load(pointers, mask=is_inside, other=0.0)
+    second = tl.load(pointers + step, mask=is_inside, other=0.0)
     return first.to(tl.float32), second.to(tl.float32)
 
 
@@ -36,7 +36,7 @@ def _rotate(first, second, cos, sin):
 
 @triton.jit
 def _weights(q1, q2, k1, k2, is_key, scale):
-    """softmax(q·k), row by row."""
+    """Returns softmax(q·k), row by row."""
     scores = (tl.dot(q1, tl.trans(k1)) + tl.dot(q2, tl.trans(k2))) * scale
     scores = tl.where(is_key[None, :], scores, float("-inf"))
     weights = tl.exp(scores - tl.max(scores, axis=1)[:, None])
@@ -54,22 +54,22 @@ def _forward_kernel(
     is_inside = is_row[:, None]
     width = num_heads * 2 * half_dim
     row_starts = (sequence * length + rows) * 3 * width + head * 2 * half_dim
-    q_place = projected + row_starts[:, None] + half[None, :]
-    table_places = rows[:, None] * half_dim + half[None, :]
-    cos = tl.load(cos_table + table_places, mask=is_inside, other=0.0)
-    sin = tl.load(sin_table + table_places, mask=is_inside, other=0.0)
-    kind = projected.dtype.element_ty
-    q1, q2 = _load_halves(q_place, half_dim, is_inside)
+    q_pointers = projected + row_starts[:, None] + half[None, :]
+    table_offsets = rows[:, None] * half_dim + half[None, :]
+    cos = tl.load(cos_table + table_offsets, mask=is_inside, other=0.0)
+    sin = tl.load(sin_table + table_offsets, mask=is_inside, other=0.0)
+    dtype = projected.dtype.element_ty
+    q1, q2 = _load_halves(q_pointers, half_dim, is_inside)
     q1, q2 = _rotate(q1, q2, cos, sin)
-    k1, k2 = _load_halves(q_place + width, half_dim, is_inside)
+    k1, k2 = _load_halves(q_pointers + width, half_dim, is_inside)
     k1, k2 = _rotate(k1, k2, cos, sin)
-    q1, q2, k1, k2 = q1.to(kind), q2.to(kind), k1.to(kind), k2.to(kind)
+    q1, q2, k1, k2 = q1.to(dtype), q2.to(dtype), k1.to(dtype), k2.to(dtype)
     weights = _weights(q1, q2, k1, k2, is_row, scale)
     v_place = projected + row_starts[:, None] + 2 * width + dim[None, :]
     v = tl.load(v_place, mask=is_inside, other=0.0)
-    found = tl.dot(weights.to(kind), v)
+    values = tl.dot(weights.to(dtype), v)
     mixed_starts = (sequence * length + rows) * width + head * 2 * half_dim
-    tl.store(mixed + mixed_starts[:, None] + dim[None, :], found.to(kind), mask=is_inside)
+    tl.store(mixed + mixed_starts[:, None] + dim[None, :], values.to(dtype), mask=is_inside)
 
 
 @triton.jit
@@ -83,36 +83,36 @@ def _backward_kernel(
     is_inside = is_row[:, None]
     width = num_heads * 2 * half_dim
     row_starts = (sequence * length + rows) * 3 * width + head * 2 * half_dim
-    half_places = row_starts[:, None] + half[None, :]
-    whole_places = row_starts[:, None] + dim[None, :]
-    table_places = rows[:, None] * half_dim + half[None, :]
-    cos = tl.load(cos_table + table_places, mask=is_inside, other=0.0)
-    sin = tl.load(sin_table + table_places, mask=is_inside, other=0.0)
-    kind = projected.dtype.element_ty
-    q1, q2 = _load_halves(projected + half_places, half_dim, is_inside)
+    half_offsets = row_starts[:, None] + half[None, :]
+    whole_offsets = row_starts[:, None] + dim[None, :]
+    table_offsets = rows[:, None] * half_dim + half[None, :]
+    cos = tl.load(cos_table + table_offsets, mask=is_inside, other=0.0)
+    sin = tl.load(sin_table + table_offsets, mask=is_inside, other=0.0)
+    dtype = projected.dtype.element_ty
+    q1, q2 = _load_halves(projected + half_offsets, half_dim, is_inside)
     q1, q2 = _rotate(q1, q2, cos, sin)
-    k1, k2 = _load_halves(projected + half_places + width, half_dim, is_inside)
+    k1, k2 = _load_halves(projected + half_offsets + width, half_dim, is_inside)
     k1, k2 = _rotate(k1, k2, cos, sin)
-    q1, q2, k1, k2 = q1.to(kind), q2.to(kind), k1.to(kind), k2.to(kind)
+    q1, q2, k1, k2 = q1.to(dtype), q2.to(dtype), k1.to(dtype), k2.to(dtype)
     weights = _weights(q1, q2, k1, k2, is_row, scale)
-    v = tl.load(projected + whole_places + 2 * width, mask=is_inside, other=0.0)
+    v = tl.load(projected + whole_offsets + 2 * width, mask=is_inside, other=0.0)
     mixed_starts = (sequence * length + rows) * width + head * 2 * half_dim
     grad = tl.load(grad_mixed + mixed_starts[:, None] + dim[None, :], mask=is_inside, other=0.0)
-    grad_v = tl.dot(tl.trans(weights.to(kind)), grad)
-    tl.store(grad_projected + whole_places + 2 * width, grad_v.to(kind), mask=is_inside)
+    grad_v = tl.dot(tl.trans(weights.to(dtype)), grad)
+    tl.store(grad_projected + whole_offsets + 2 * width, grad_v.to(dtype), mask=is_inside)
     grad_weights = tl.dot(grad, tl.trans(v))
     inner = tl.sum(weights * grad_weights, axis=1)
-    grad_scores = (weights * (grad_weights - inner[:, None]) * scale).to(kind)
+    grad_scores = (weights * (grad_weights - inner[:, None]) * scale).to(dtype)
     # A rotation's gradient is the rotation back.
     g1, g2 = _rotate(tl.dot(grad_scores, k1), tl.dot(grad_scores, k2), cos, -sin)
-    q_place = grad_projected + half_places
-    tl.store(q_place, g1.to(kind), mask=is_inside)
-    tl.store(q_place + half_dim, g2.to(kind), mask=is_inside)
+    q_pointers = grad_projected + half_offsets
+    tl.store(q_pointers, g1.to(dtype), mask=is_inside)
+    tl.store(q_pointers + half_dim, g2.to(dtype), mask=is_inside)
     back = tl.trans(grad_scores)
     g1, g2 = _rotate(tl.dot(back, q1), tl.dot(back, q2), cos, -sin)
-    k_place = q_place + width
-    tl.store(k_place, g1.to(kind), mask=is_inside)
-    tl.store(k_place + half_dim, g2.to(kind), mask=is_inside)
+    k_pointers = q_pointers + width
+    tl.store(k_pointers, g1.to(dtype), mask=is_inside)
+    tl.store(k_pointers + half_dim, g2.to(dtype), mask=is_inside)
 
 
 def _launch(kernel: Any, projected: Tensor, cos: Tensor, sin: Tensor, *rest: Tensor) -> None:
@@ -129,7 +129,7 @@ def _launch(kernel: Any, projected: Tensor, cos: Tensor, sin: Tensor, *rest: Ten
 
 @torch.library.custom_op("cdcd::mix_heads", mutates_args=())
 def mix_heads(projected: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Mixed values (batch, seq, width) from the projections (batch, seq, 3 × width).
+    """Returns mixed values (batch, seq, width) from the projections (batch, seq, 3 × width).
 
     `cos` and `sin` are float32 tables (seq, half a head's units); the number of heads follows.
     """
@@ -147,12 +147,12 @@ def _(projected: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @torch.library.custom_op("cdcd::mix_heads_backward", mutates_args=())
 def mix_heads_backward(projected: Tensor, cos: Tensor, sin: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of `mix_heads` with respect to the projections."""
+    """Returns the gradient of `mix_heads` with respect to the projections."""
     projected = projected.contiguous()
-    found = torch.empty_like(projected)
+    grad_projected = torch.empty_like(projected)
     tables = cos.contiguous(), sin.contiguous()
-    _launch(_backward_kernel, projected, *tables, grad.contiguous(), found)
-    return found
+    _launch(_backward_kernel, projected, *tables, grad.contiguous(), grad_projected)
+    return grad_projected
 
 
 @mix_heads_backward.register_fake

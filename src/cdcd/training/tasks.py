@@ -263,10 +263,9 @@ class AutoregressiveTranslationTask(AutoregressiveTextTask[AutoregressiveTransla
     def token_losses(self, tokens: Int[Tensor, "batch both"]) -> tuple[Tensor, Tensor]:
         source = tokens[:, : self.config.data.source_length]
         with self.network.precision():
-            losses = self.model.loss(
+            return self.model.loss(
                 source, self.targets(tokens), self.config.training.label_smoothing
             )
-        return losses.smoothed, losses.nll
 
 
 def seed_dropout(seed: int, step: int, world: World) -> None:
