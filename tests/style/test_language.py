@@ -8,19 +8,9 @@ SOURCE = ROOT / "src" / "cdcd"
 PATHS = {path.name: path for path in SOURCE.iterdir() if path.is_dir() or path.suffix == ".py"}
 PATHS |= {name: ROOT / name for name in ("scripts", "examples") if (ROOT / name).exists()}
 PATHS.pop("__pycache__", None)
-# To be mended; strict, so that an entry goes as soon as its files are right.
-KNOWN = {
-    "networks",
-}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True)] if name in KNOWN else [])
-        for name in sorted(PATHS)
-    ],
-)
+@pytest.mark.parametrize("name", sorted(PATHS))
 def test_docstrings_and_names_say_enough(name):
     problems = [line for path in python_files([PATHS[name]]) for line in problems_in(path)]
     assert not problems, "\n".join(problems)
