@@ -59,7 +59,7 @@ tune() {
         $evaluate $(runs | head -n 1) --split valid --counts 1,10 --confidence-weight $weight \
             --out "$out/tune-ten-$weight"
     done
-    $evaluate $(runs | head -n 1) --split valid --counts 1,10,100 --token-temperature 0.5 \
+    $evaluate $(runs | head -n 1) --split valid --counts 1,10,100 --temperature 0.5 \
         --confidence-weight 0 --out "$out/tune-hundred"
 }
 

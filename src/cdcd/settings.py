@@ -206,9 +206,10 @@ def _converter(hint: Any) -> Any:
 def _metavar(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, get_args(hint))) + "}"
-    if get_origin(hint) is Union:
-        return _metavar(get_args(hint)[0])
-    return {bool: "true|false", int: "INT", float: "FLOAT"}.get(hint, "VALUE")
+    if get_origin(hint) in (types.UnionType, Union):
+        return "|".join(map(_metavar, get_args(hint)))
+    names = {bool: "true|false", int: "INT", float: "FLOAT", type(None): "none"}
+    return names.get(hint, "TEXT")
 
 
 def chosen(namespace: argparse.Namespace, cls: type) -> dict[str, Any]:

@@ -21,6 +21,7 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
         ("sample", SampleBenchConfig, bench_sample, "time batches of samples of random weights"),
     ):
         verb = verbs.add_parser(name, help=text, description=f"{text.capitalize()}.")
+        verb.usage = f"cdcd bench {name} [--shape NAME] [--out FILE] [--section.field VALUE …]"
         verb.set_defaults(parser=verb, bench_settings=settings, measure=measure)
         shapes = f"{', '.join(SHAPES)} (default: A on a GPU, else demo)"
         verb.add_argument("--shape", "--preset", metavar="NAME", help=f"one of {shapes}")

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from cdcd.config import TrainingConfig
 from cdcd.training.parallel import part_of, whole
@@ -120,23 +121,25 @@ class Muon(Optimizer):
         for matrix in group["params"]:
             shapes.setdefault(matrix.shape, []).append(matrix)
         for shape, matrices in shapes.items():
-            momentum = self._momentum(matrices, group["momentum"])
-            updates = torch.stack([whole(update) for update in momentum])
+            updates = self._momentum(matrices, group["momentum"])
             # The root mean square of an orthogonal matrix, brought to that of a typical Adam update.
             changes = orthogonalise(updates) * (-0.2 * max(shape) ** 0.5 * group["lr"])
-            parts = [part_of(c, m) for c, m in zip(changes, matrices, strict=True)]
-            torch._foreach_add_(matrices, parts)  # pyright: ignore[reportPrivateImportUsage]
+            for matrix, change in zip(matrices, changes, strict=True):
+                matrix.add_(part_of(change, matrix))
 
-    def _momentum(self, matrices: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
-        """Updates the average gradients, and returns Nesterov's momentum."""
+    def _momentum(self, matrices: list[Tensor], momentum: float) -> Tensor:
+        """Updates the average gradients, and returns Nesterov's momentum of all matrices."""
         grads = [matrix.grad for matrix in matrices if matrix.grad is not None]
         assert len(grads) == len(matrices)
         for matrix in matrices:
             if not self.state[matrix]:
                 self.state[matrix]["average"] = torch.zeros_like(matrix)
         averages = [self.state[matrix]["average"] for matrix in matrices]
-        torch._foreach_lerp_(averages, grads, 1 - momentum)  # pyright: ignore[reportPrivateImportUsage]
-        return torch._foreach_lerp(grads, averages, momentum)  # pyright: ignore[reportPrivateImportUsage]
+        get_ema_multi_avg_fn(momentum)(averages, grads, 0)
+        gradient, average = (
+            torch.stack([whole(t) for t in tensors]) for tensors in (grads, averages)
+        )
+        return gradient.lerp(average, momentum)
 
 
 def orthogonalise(
@@ -169,9 +172,7 @@ class MovingAverage:
     @torch.no_grad()
     def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]
-            self.average, self.current, 1 - decay
-        )
+        get_ema_multi_avg_fn(decay)(self.average, self.current, step)
 
     def tensors(self) -> Tensors:
         return dict(zip(self.names, self.average, strict=True))
