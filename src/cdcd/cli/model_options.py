@@ -67,7 +67,8 @@ def setting_options(parser: argparse.ArgumentParser, *, beam: bool = False) -> N
     if beam:
         groups.append(("of beam search, the default of autoregressive models", BeamConfig, []))
     for title, settings, shared in groups:
-        group: Any = parser.add_argument_group(title, "".join(f"Here too: --{n} " for n in shared))
+        note = f"--{shared[0]} is one of them." if shared else None
+        group: Any = parser.add_argument_group(title, note)
         add_options(group, settings, leave_out=shared)
 
 

@@ -44,6 +44,8 @@ class AutoregressiveTranslator(Translator):
     ) -> Filled:
         with self.network.precision():
             if isinstance(settings, BeamConfig):
-                return Filled(beam_search(self.model, source, settings).best())
-            u = draw_uniform(seeds, self.model.length).to(self.device)
-            return Filled(decode_targets(self.model, source, u, settings))
+                targets = beam_search(self.model, source, settings).best()
+            else:
+                u = draw_uniform(seeds, self.model.length).to(self.device)
+                targets = decode_targets(self.model, source, u, settings)
+        return Filled(targets, torch.zeros(len(targets)))

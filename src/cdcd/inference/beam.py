@@ -43,7 +43,9 @@ def beam_search(
     it. The precision is that of the model, or of torch.autocast around it.
     """
     assert not model.training
-    batch, beam, length = len(source), config.beam_size, _check_length(model, config)
+    batch, beam, length = len(source), config.beam_size, config.max_length or model.length
+    if length > model.length:
+        raise ValueError(f"max_length is {length}, the model's targets have at most {model.length}")
     memory, caches = model.encode(source), model.new_caches(batch * beam, length)
     inputs, positions = model.start(batch * beam), torch.arange(length, device=source.device)
     live, ended = (_nothing(batch, beam, length, source.device) for _ in range(2))
@@ -61,13 +63,6 @@ def beam_search(
         inputs = live.tokens[:, :, i].reshape(-1, 1)
     is_empty = ended.scores.isneginf()[..., None]
     return Hypotheses(ended.tokens.masked_fill(is_empty, PAD), ended.scores)
-
-
-def _check_length(model: AutoregressiveTranslationNetwork, config: BeamConfig) -> int:
-    length = config.max_length or model.length
-    if length > model.length:
-        raise ValueError(f"max_length is {length}, the model's targets have at most {model.length}")
-    return length
 
 
 def _nothing(batch: int, beam: int, length: int, device: torch.device) -> Hypotheses:

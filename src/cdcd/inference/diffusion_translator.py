@@ -91,7 +91,8 @@ class DiffusionTranslator(Translator):
             source = self._split_anew(source, seeds)
             return self._mask_predict(source, seeds, draws, settings, callback)
         estimator = self.conditioned(source, settings)(*self._nothing_given(len(seeds)))
-        return Filled(self.sampler.solve(estimator, draws.noise, settings, callback))
+        tokens = self.sampler.solve(estimator, draws.noise, settings, callback)
+        return Filled(tokens, torch.zeros(len(tokens)))
 
     def _split_anew(
         self, source: Int[Tensor, "sources source"], seeds: Sequence[Seed]

@@ -25,8 +25,8 @@ class Filled:
     """Targets, and the model's confidence in each."""
 
     tokens: Int[Tensor, "batch seq"]
-    confidence: Float[Tensor, " batch"] | None = None
-    """The mean of ln p over the tokens; None: not known."""
+    confidence: Float[Tensor, " batch"]
+    """The mean of ln p over the tokens; 0 where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -116,24 +116,22 @@ class Translator(Model):
         # Texts of like length are ready at the same time.
         by_length = sorted(sources, key=lambda i: sources[i].count(PAD), reverse=True)
         batches = _batches(by_length, num_samples, batch_size)
-        for index, batch in enumerate(batches):
+        for index, (rows, pairs) in enumerate(batches):
 
             def done(share: float, index: int = index) -> None:
                 if callback is not None:
                     callback((index + share) / len(batches))
 
             filled = self.fill(
-                torch.tensor([sources[i] for i in batch.rows], device=self.device),
-                [(seed, i, j) for i, j in batch.pairs()],
+                torch.tensor([sources[i] for i in rows], device=self.device),
+                [(seed, i, j) for i, j in pairs],
                 chosen,
                 done,
             )
             done(1.0)
-            for (i, j), target in zip(batch.pairs(), filled.tokens.tolist(), strict=True):
-                samples.texts[i][j] = self.decode(target)
-            if filled.confidence is not None:
-                for (i, j), value in zip(batch.pairs(), filled.confidence.tolist(), strict=True):
-                    samples.confidence[i][j] = value
+            targets, confidence = filled.tokens.tolist(), filled.confidence.tolist()
+            for (i, j), target, value in zip(pairs, targets, confidence, strict=True):
+                samples.texts[i][j], samples.confidence[i][j] = self.decode(target), value
         return samples
 
     def num_tokens(self, text: str) -> int:
@@ -156,23 +154,16 @@ class Translator(Model):
         return self.tokenizer.decode([token for token in target[:end] if token != PAD])
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Samples that are made together: the same ones of each text."""
-
-    rows: list[int]
-    columns: range
-
-    def pairs(self) -> list[tuple[int, int]]:
-        """Lists text and sample of each row of the batch."""
-        return [(i, j) for i in self.rows for j in self.columns]
-
-
-def _batches(rows: list[int], num_samples: int, batch_size: int) -> list[_Batch]:
+def _batches(
+    rows: list[int], num_samples: int, batch_size: int
+) -> list[tuple[list[int], list[tuple[int, int]]]]:
+    """Returns texts that are translated together, and the (text, sample) of each row of their batch."""
     at_once = min(num_samples, batch_size)
     texts = batch_size // at_once
-    return [
-        _Batch(rows[first : first + texts], range(start, min(start + at_once, num_samples)))
-        for start in range(0, num_samples, at_once)
-        for first in range(0, len(rows), texts)
-    ]
+    batches = []
+    for start in range(0, num_samples, at_once):
+        samples = range(start, min(start + at_once, num_samples))
+        for first in range(0, len(rows), texts):
+            chosen = rows[first : first + texts]
+            batches.append((chosen, [(i, j) for i in chosen for j in samples]))
+    return batches
