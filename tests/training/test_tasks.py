@@ -255,9 +255,12 @@ def assert_refused(capsys, message: str, *arguments: object) -> None:
     ("arguments", "message"),
     [
         (("infill", "Mia [3] home."), "an autoregressive model cannot fill gaps"),
-        (("sample", "--score-temperature", 0.9), "unknown setting score_temperature"),
-        (("sample", "--num-steps", 9), "unknown setting num_steps"),
-        (("sample", "--guidance-scale", 2), "unknown setting guidance_scale"),
+        (
+            ("sample", "--score-temperature", 0.9),
+            "score_temperature is a setting of decoder ode, not of",
+        ),
+        (("sample", "--num-steps", 9), "num_steps is a setting of decoder ode, not of"),
+        (("sample", "--guidance-scale", 2), "guidance_scale is a setting of decoder ode, not of"),
         (("sample", "--temperature", -1), "temperature is -1.0, it must not be negative"),
         (("sample", "--nucleus", 0), "nucleus is 0.0, it must be above 0"),
     ],
