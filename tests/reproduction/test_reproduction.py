@@ -111,6 +111,7 @@ def values_of(left, right):
         ((2.0, 3.0, 4.0), (1.0, 2.1, 3.1), "reproduced"),
         ((2.0, 3.0, 4.0), (3.0, 4.1, 4.9), "not reproduced"),
         ((2.0, 3.0, 4.0), (1.0, 4.0, 3.9), "undecided"),
+        ((2.0, 3.1, 4.3), (1.0, 3.0, 4.0), "undecided"),
         ((2.0, 3.0), (1.0, 2.1), "undecided"),
         ((), (1.0,), "not run"),
     ],
@@ -178,6 +179,7 @@ def test_rows_that_carry_a_claim_come_first_and_have_more_seeds(tmp_path):
     assert names[:3] == [BASE] * 3
     assert names.count("table1/warping/neither") == 3
     assert names.count("table1/warp-beta/a=0.5,b=1.0") == 1
+    assert names.count("table1/warp-beta/a=1.0,b=1.0") == 3, "the base model, measured already"
     assert names.index("table1/warping/neither") < names.index("table1/masking/random")
 
 
@@ -295,7 +297,7 @@ def test_side_by_side_every_job_waits_for_what_it_needs(tmp_path, monkeypatch):
             assert {job.training, JUDGE} <= set(seen)
         running[job.name] = job
         together = max(together, len(running))
-        work.time.sleep(0.02)
+        work.time.sleep(0.2 if job.name == JUDGE else 0.02)
         del running[job.name]
         seen.append(job.name)
 

@@ -69,9 +69,12 @@ class Plan:
         return [
             (row, seed)
             for row in ordered
-            for seed in (range(self.seeds) if self.seeds else self.scale.seeds_of(row))
+            for seed in (range(self.seeds) if self.seeds else self._seeds_of(row))
             if row.system != "data" or seed == 0
         ]
+
+    def _seeds_of(self, row: Row) -> range:
+        return self.scale.seeds_of(ROWS.get(self._twins.get(row.name, ""), row))
 
     @cached_property
     def _twins(self) -> dict[str, str]:
@@ -164,13 +167,13 @@ class Plan:
             (self.out / "rows").mkdir(parents=True, exist_ok=True)
             write_json(path, wanted)
             return
-        present = read_json(path)
+        # A later version may have more settings.
+        present = _flat(read_json(path))
         for name, value in _flat(wanted).items():
-            other = _flat(present).get(name)
-            if other != value:
+            if present.get(name, value) != value:
                 raise ValueError(
-                    f"{self.out} holds results of another protocol: {name} is {other}, not {value}; "
-                    f"choose another --out"
+                    f"{self.out} holds results of another protocol: {name} is {present[name]}, not "
+                    f"{value}; choose another --out"
                 )
 
 
