@@ -17,6 +17,7 @@ from cdcd.networks.layers import (
     initialise_blocks,
 )
 from cdcd.networks.precision import residual
+from cdcd.settings import check_ranges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +40,8 @@ class NetworkConfig:
     """Autoregressive models only: the output layer shares the weights of the input embedding."""
 
     def __post_init__(self) -> None:
-        for name in ("num_blocks", "width", "num_heads", "mlp_ratio", "time_units"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"network.{name} is {getattr(self, name)}, it must be at least 1")
+        sizes = ("num_blocks", "width", "num_heads", "mlp_ratio", "time_units")
+        check_ranges(self, "network", at_least={1: sizes})
         if self.width % (2 * self.num_heads):
             raise ValueError(
                 f"network.width ({self.width}) must be a multiple of 2 × network.num_heads "

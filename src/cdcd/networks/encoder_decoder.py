@@ -26,6 +26,7 @@ from cdcd.data.vocabulary import PAD
 from cdcd.networks.attention import Attention, KeyValueCache, RotaryEmbedding
 from cdcd.networks.layers import LayerNorm, initialise_blocks, make_norm
 from cdcd.networks.precision import residual
+from cdcd.settings import check_ranges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +54,12 @@ class Seq2SeqConfig:
 
     def __post_init__(self) -> None:
         sizes = ("num_encoder_blocks", "num_decoder_blocks", "width", "hidden", "num_heads")
-        for name in (*sizes, "time_units"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"seq2seq.{name} is {getattr(self, name)}, it must be at least 1")
+        check_ranges(
+            self,
+            "seq2seq",
+            at_least={1: (*sizes, "time_units")},
+            below_one=("dropout", "source_dropout"),
+        )
         if self.width % self.num_heads or self.width % 2:
             raise ValueError(
                 f"seq2seq.width ({self.width}) must be even and a multiple of seq2seq.num_heads "
@@ -66,11 +70,6 @@ class Seq2SeqConfig:
                 f"seq2seq.width ({self.width}) must be a multiple of 2 × seq2seq.num_heads "
                 f"({self.num_heads}), for relative positions"
             )
-        for name in ("dropout", "source_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(
-                    f"seq2seq.{name} is {getattr(self, name)}, it must be at least 0 and below 1"
-                )
 
 
 def make_rotary(config: Seq2SeqConfig, length: int) -> RotaryEmbedding | None:
