@@ -393,7 +393,7 @@ def test_fine_tuning_keeps_lengths_and_languages(place, tmp_path):
             ("--data", "{place}/absent"),
             "absent does not exist; prepare pairs with: .*--target-source",
         ),
-        (("--data", "{place}/lines.txt"), "lines.txt is no prepared data set of pairs"),
+        (("--data", "{place}/lines.txt"), "lines.txt is no prepared data set; prepare pairs with"),
     ],
 )
 def test_training_mistakes(place, capfd, options, message):

@@ -172,8 +172,7 @@ def test_another_tokenizer(copy, dataset):
     shutil.rmtree(copy / "tokenizer")
     (copy / "tokenizer").mkdir()
     other.save(copy / "tokenizer")
-    message = rf"another tokenizer: .* {tokenizer_hash(other)}, dataset.json says {dataset.tokenizer_hash}"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"has the tokens of another tokenizer than the one in"):
         TokenDataset(copy)
 
 
@@ -192,7 +191,6 @@ def test_what_is_no_data_set(copy, tmp_path):
     for content, message in (
         ("{", "is damaged: it is not JSON"),
         ("[]", "is damaged: it is not a JSON object"),
-        ('{"format": 1}', "is damaged: it has no dtype"),
         (json.dumps(described | {"format": 9}), "is of format 9, this version of cdcd reads 1"),
     ):
         (copy / "dataset.json").write_text(content)

@@ -13,8 +13,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from cdcd.data.dataset_files import DESCRIPTION, PROGRESS, SIDES
-from cdcd.data.sequences import Indices, InMemory, Sequences, TokenDataset
-from cdcd.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_hash
+from cdcd.data.sequences import Indices, InMemory, Sequences, TokenDataset, is_dataset
+from cdcd.data.tokenizers import Tokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.files import file_hash, read_json
 
@@ -87,13 +87,11 @@ def holds_pairs(path: str | Path) -> bool:
 
 def _no_pairs(path: Path) -> ValueError:
     """Returns the error of a path that should hold pairs."""
+    problem = "does not exist"
+    if path.exists():
+        problem = "holds single texts, no pairs" if is_dataset(path) else "is no prepared data set"
     command = "cdcd data prepare --source PATH --target-source PATH --out FOLDER"
-    if not path.exists():
-        return ValueError(f"{path} does not exist; prepare pairs with: {command}")
-    if not path.is_dir():
-        return ValueError(f"{path} is no prepared data set of pairs; prepare one with: {command}")
-    TokenDataset(path)  # raises what else is wrong
-    return ValueError(f"{path} holds single texts, no pairs; prepare pairs with: {command}")
+    return ValueError(f"{path} {problem}; prepare pairs with: {command}")
 
 
 class PreparedPairs:
@@ -106,13 +104,9 @@ class PreparedPairs:
         if not (self.path / DESCRIPTION).is_file():
             raise ValueError(f"{self.path} is not finished; go on with the command that began it")
         self._described = read_json(self.path / DESCRIPTION)
-        self.tokenizer: Tokenizer = load_tokenizer(self.path / "tokenizer")
-        self.tokenizer_hash: str = self._described["tokenizer"]["hash"]
-        self.vocab_size: int = self._described["tokenizer"]["vocab_size"]
         self.source, self.target = (TokenDataset(self.path / side) for side in SIDES)
-        self._check_sides()
-
-    def _check_sides(self) -> None:
+        self.tokenizer: Tokenizer = self.source.tokenizer
+        self.tokenizer_hash, self.vocab_size = self.source.tokenizer_hash, self.source.vocab_size
         for side in (self.source, self.target):
             present = file_hash(side.path / DESCRIPTION)
             if present != self._described["sides"][side.path.name]:
@@ -120,10 +114,6 @@ class PreparedPairs:
                     f"{side.path} is not the side that was prepared with {self.path}: its dataset.json "
                     f"has SHA-256 {present}; put the right one back or prepare the data again"
                 )
-        if tokenizer_hash(self.tokenizer) != self.tokenizer_hash:
-            raise ValueError(
-                f"{self.path / 'tokenizer'} is another tokenizer; put the right one back"
-            )
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -176,20 +176,15 @@ class TokenDataset:
         self.vocab_size: int = self._described["tokenizer"]["vocab_size"]
         self.dtype = np.dtype(self._described["dtype"]).newbyteorder("<")
         self.tokenizer: Tokenizer = load_tokenizer(self.path / "tokenizer")
-        self._check_tokenizer()
-        self._check_sizes()
         self._opened: dict[str, list[_Shard]] = {}
+        self._check()
 
-    def _check_tokenizer(self) -> None:
-        present = tokenizer_hash(self.tokenizer)
-        if present != self.tokenizer_hash:
+    def _check(self) -> None:
+        if tokenizer_hash(self.tokenizer) != self.tokenizer_hash:
             raise ValueError(
-                f"{self.path} has the tokens of another tokenizer: its tokenizer folder has hash "
-                f"{present}, dataset.json says {self.tokenizer_hash}; put the right one back or prepare "
-                f"the data again"
+                f"{self.path} has the tokens of another tokenizer than the one in its folder; put the "
+                f"right one back or prepare the data again"
             )
-
-    def _check_sizes(self) -> None:
         for file, size, _ in self._files():
             present = file.stat().st_size if file.is_file() else 0
             if present != size:
@@ -252,14 +247,12 @@ class TokenDataset:
 
     def document(self, split: str, index: int) -> UInt[np.ndarray, " tokens"]:
         """Returns the tokens of a document, its EOS included."""
-        if not 0 <= index < self.num_documents(split):
-            raise IndexError(f"{split} has {self.num_documents(split)} documents")
         for shard in self._shards(split):
             if index < len(shard.ends):
                 start = int(shard.ends[index - 1]) if index else 0
                 return np.array(shard.tokens[start : int(shard.ends[index])])
             index -= len(shard.ends)
-        raise AssertionError("the shards hold fewer documents than dataset.json says")
+        raise IndexError(f"{split} has {self.num_documents(split)} documents")
 
     def lengths(self, split: str) -> Int64[np.ndarray, " documents"]:
         """Returns the number of tokens of each document, its EOS included."""
@@ -321,14 +314,12 @@ def _one_each(shard: _Shard, length: int) -> _Spans:
 def _describe(path: Path) -> dict[str, Any]:
     file = path / DESCRIPTION
     if not file.is_file():
-        command = f"cdcd data prepare --source PATH --out {shlex.quote(str(path))}"
-        if (path / PROGRESS).is_file():
-            raise ValueError(
-                f"{path} is not finished; go on with the command that began it: {command}"
-            )
         problem = "does not exist"
-        if path.exists():
+        if (path / PROGRESS).is_file():
+            problem = "is not finished; go on with the command that began it"
+        elif path.exists():
             problem = "is not a prepared data set (no dataset.json in it)"
+        command = f"cdcd data prepare --source PATH --out {shlex.quote(str(path))}"
         raise ValueError(f"{path} {problem}; prepare one with: {command}")
     described = read_json(file)
     if "sides" in described:
@@ -336,11 +327,6 @@ def _describe(path: Path) -> dict[str, Any]:
             f"{path} holds pairs, for models that translate; a data set of single texts is each of its "
             f"sides: {', '.join(str(path / side) for side in described['sides'])}"
         )
-    missing = [name for name in ("format", "dtype", "tokenizer", "splits") if name not in described]
-    if missing:
-        raise ValueError(f"{file} is damaged: it has no {missing[0]}")
-    if described["format"] != FORMAT:
-        raise ValueError(
-            f"{file} is of format {described['format']}, this version of cdcd reads {FORMAT}"
-        )
+    if (present := described.get("format")) != FORMAT:
+        raise ValueError(f"{file} is of format {present}, this version of cdcd reads {FORMAT}")
     return described

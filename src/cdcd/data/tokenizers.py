@@ -182,10 +182,6 @@ class ByteTokenizer:
         (folder / "bytes.json").write_bytes(self.content)
 
 
-class OtherSpecials(ValueError):  # noqa: N818
-    """A SentencePiece model that numbers its special tokens in another way."""
-
-
 class SentencePieceTokenizer:
     """SentencePiece unigram pieces with byte fallback (§6.1)."""
 
@@ -202,7 +198,7 @@ class SentencePieceTokenizer:
     def _check_specials(self) -> None:
         pad, eos, unk = self.processor.pad_id(), self.processor.eos_id(), self.processor.unk_id()
         if (pad, eos, unk) != (PAD, EOS, UNKNOWN):
-            raise OtherSpecials(
+            raise ValueError(
                 f"the SentencePiece model has pad {pad}, eos {eos}, unk {unk}; it needs pad {PAD}, "
                 f"eos {EOS}, unk {UNKNOWN}: train it with --pad_id={PAD} --eos_id={EOS} "
                 f"--unk_id={UNKNOWN} --bos_id=-1"
@@ -248,18 +244,12 @@ def numerals_tokenizer() -> MorphemeTokenizer:
     return MorphemeTokenizer(numerals.pieces())
 
 
-def _byte_tokenizer(content: bytes) -> ByteTokenizer:
-    if content != ByteTokenizer.content:
-        raise ValueError("not the content of a ByteTokenizer")
-    return ByteTokenizer()
-
-
 LOADERS: dict[str, Callable[[bytes], Tokenizer]] = {
     "sentencepiece.model": SentencePieceTokenizer,
     "words.json": lambda content: WordTokenizer(json.loads(content)["words"]),
     "symbols.json": lambda content: SymbolTokenizer(json.loads(content)["symbols"]),
     "morphemes.json": lambda content: MorphemeTokenizer(json.loads(content)["morphemes"]),
-    "bytes.json": _byte_tokenizer,
+    "bytes.json": lambda content: ByteTokenizer(),
 }
 """For each name of a tokenizer's file, the tokenizer of its content."""
 
@@ -287,7 +277,5 @@ def _load(file: Path) -> Tokenizer:
         raise ValueError(f"{file} is not a tokenizer; known files: *.model, {', '.join(LOADERS)}")
     try:
         return build(file.read_bytes())
-    except OtherSpecials as error:
-        raise ValueError(f"{file}: {error}") from None
-    except (ValueError, LookupError, TypeError, RuntimeError):
-        raise ValueError(f"the tokenizer {file} is damaged") from None
+    except (ValueError, LookupError, TypeError, RuntimeError) as error:
+        raise ValueError(f"the tokenizer {file} is damaged or unfit: {error}") from None

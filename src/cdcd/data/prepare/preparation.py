@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Int64
 from rich.console import Console
+from rich.status import Status
 
 from cdcd._version import __version__
 from cdcd.data.dataset_files import DESCRIPTION, FORMAT, PROGRESS, SIDES, SPLITS
@@ -24,7 +25,7 @@ from cdcd.data.order import keys_for, mix
 from cdcd.data.prepare.config import PrepareConfig
 from cdcd.data.prepare.encoding import Encoded, available_cores, chunked, encode_in_order
 from cdcd.data.prepare.filtering import OUTCOMES, outcomes_in_words, outcomes_of
-from cdcd.data.prepare.progress import Meter, Progress, report
+from cdcd.data.prepare.progress import Progress, report
 from cdcd.data.prepare.reading import Documents, Source, is_table
 from cdcd.data.prepare.reading_pairs import (
     BUILT_IN_COUNT,
@@ -144,10 +145,12 @@ def _begin(config: PrepareConfig, out: Path, sources: Sources, console: Console)
 
 
 def _check(source: Source) -> None:
-    if not any(all(text and not text.isspace() for text in row) for row in source):
+    rows = iter(source)
+    if not any(all(text and not text.isspace() for text in row) for row in rows):
         raise ValueError(f"{source.source} holds no text")
     if isinstance(source, ParallelDocuments):
-        source.check()
+        for _ in rows:  # to the end, where unequal numbers of documents are noticed
+            pass
 
 
 def _side_folders(config: PrepareConfig, out: Path) -> list[Path]:
@@ -231,9 +234,8 @@ class _Preparation:
         """Writes what is left, and describes the data set, which makes it whole."""
         try:
             with self.console.status("preparing") as status:
-                meter = Meter(self.console, status, self.progress.num_bytes)
                 for split in list(self.sources)[self.progress.source :]:
-                    self._read(split, meter)
+                    self._read(split, status)
                     self.progress.source, self.progress.documents = self.progress.source + 1, 0
                     self._save()
             self._finish()
@@ -241,14 +243,14 @@ class _Preparation:
             self.console.print(f"stopped; the same command goes on with {self.out}")
             raise
 
-    def _read(self, split: str | None, meter: Meter) -> None:
+    def _read(self, split: str | None, status: Status) -> None:
         source = self.sources[split]
         limit = self.config.max_documents if split is None else None
         chunks = chunked(islice(source, self.progress.documents, limit))
         workers = self.config.workers or available_cores()
         for sides in encode_in_order(chunks, self.out / "tokenizer", workers):
             self._write(sides, split)
-            meter.update(self.progress.num_bytes, source)
+            status.update(f"preparing: {self.progress.num_bytes / 1e6:,.0f} MB of text")
             if self.progress.num_bytes - self._saved_bytes >= SAVE_EVERY:
                 self._save()
 

@@ -1,21 +1,16 @@
 """Progress of a preparation: the record that a killed process goes on from, and reports to the user."""
 
-import time
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.status import Status
 
-from cdcd.data.dataset_files import PROGRESS, SPLITS, SplitSummary
+from cdcd.data.dataset_files import PROGRESS, SPLITS
 from cdcd.data.prepare.config import PrepareConfig
 from cdcd.data.prepare.filtering import OUTCOMES, outcomes_in_words
-from cdcd.data.prepare.reading import Source
 from cdcd.data.prepare.writing import SplitProgress
 from cdcd.files import read_json, write_json
-
-SECONDS_BETWEEN_LINES = 10.0
 
 
 @dataclass
@@ -71,25 +66,6 @@ class Progress:
         return [name for name in SPLITS if self.outcomes[name]["kept"]]
 
 
-class Meter:
-    """Shows the share done and the speed: in one line on a terminal, else in a line every ten seconds."""
-
-    def __init__(self, console: Console, status: Status, num_bytes: int) -> None:
-        self.console, self.status, self._first = console, status, num_bytes
-        self._started = self._last_line = time.monotonic()
-
-    def update(self, num_bytes: int, source: Source) -> None:
-        """Shows how far the source has been read."""
-        now = time.monotonic()
-        speed = (num_bytes - self._first) / 1e6 / max(now - self._started, 1e-9)
-        share = f"{source.position / source.size:.0%}  " if source.size else ""
-        line = f"{share}{num_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s"
-        self.status.update(f"preparing: {line}")
-        if not self.console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_LINES:
-            self._last_line = now
-            self.console.print(line, highlight=False)
-
-
 def report(progress: Progress, config: PrepareConfig, console: Console) -> None:
     """Prints what was prepared, and what was left out and why."""
     noun = "pairs" if config.is_pairs else "documents"
@@ -98,10 +74,11 @@ def report(progress: Progress, config: PrepareConfig, console: Console) -> None:
         tokens = " + ".join(f"{side.tokens:,}" for side in sides)
         size = " + ".join(f"{side.bytes / 1e6:,.1f}" for side in sides)
         console.print(
-            f"{name}: {sides[0].documents:,} {noun}, {tokens} tokens, {size} MB"
-            f"{''.join(map(_oddities, sides))}",
-            highlight=False,
+            f"{name}: {sides[0].documents:,} {noun}, {tokens} tokens, {size} MB", highlight=False
         )
+        if any(side.unknown or side.undecodable for side in sides):
+            unknown, undecodable = sum(s.unknown for s in sides), sum(s.undecodable for s in sides)
+            console.print(f"  {unknown:,} of them unknown, {undecodable:,} bytes not UTF-8")
     for name, counts in progress.outcomes.items():
         if config.is_pairs and any(counts.values()):
             console.print(f"{name}: {outcomes_in_words(counts)}", highlight=False)
@@ -110,9 +87,3 @@ def report(progress: Progress, config: PrepareConfig, console: Console) -> None:
     for name, share in zip(SPLITS[1:], config.shares, strict=True):
         if share and name not in progress.splits:
             console.print(f"the split {name} is empty: raise {name}_share ({share})")
-
-
-def _oddities(split: SplitSummary) -> str:
-    unknown = f", {split.unknown:,} of them unknown" if split.unknown else ""
-    undecodable = f", {split.undecodable:,} bytes not UTF-8" if split.undecodable else ""
-    return unknown + undecodable

@@ -20,10 +20,7 @@ import importlib
 import io
 import json
 import lzma
-import os
 import re
-import urllib.error
-import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -33,8 +30,6 @@ from typing import Any, BinaryIO, Literal, Protocol, TypeAlias
 Row: TypeAlias = tuple[str, ...]
 Unit = Literal["auto", "line", "blank-line", "file"]
 TEXT_COLUMN = "text"
-HUB = "https://huggingface.co"
-TIMEOUT = 5.0
 BUFFER = 1 << 20
 
 
@@ -44,15 +39,8 @@ class Source(Protocol):
     source: str
     """The source as the user names it."""
 
-    @property
-    def size(self) -> int | None:
-        """Bytes to read, where known."""
-        ...
-
-    @property
-    def position(self) -> int:
-        """Number of these bytes that have been read."""
-        ...
+    size: int | None
+    """Bytes to read, where known."""
 
     def __iter__(self) -> Iterator[Row]: ...
 
@@ -78,23 +66,13 @@ class Documents:
             )
         self.files = [] if source.startswith("hf:") else _files(source)
         self.size = sum(file.stat().st_size for file in self.files) or None
-        self._done = 0
-        self._open: BinaryIO | None = None
-
-    @property
-    def position(self) -> int:
-        if self._open is None or self._open.closed:
-            return self._done
-        return self._done + self._open.tell()
 
     def __iter__(self) -> Iterator[Row]:
         if self.source.startswith("hf:"):
             yield from _hub_rows(self.source, self.columns)
-        self._done = 0
         for file in self.files:
-            with file.open("rb") as self._open:
-                yield from self._file_rows(file, self._open)
-            self._done += file.stat().st_size
+            with file.open("rb") as raw:
+                yield from self._file_rows(file, raw)
 
     def _file_rows(self, file: Path, raw: BinaryIO) -> Iterator[Row]:
         suffix, compression = _suffixes(file)
@@ -353,30 +331,12 @@ def _hub_rows(source: str, columns: Sequence[str]) -> Iterator[Row]:
     if not name or any(rest):
         raise ValueError(f"{source!r} is not of the form hf:NAME[:CONFIG][:SPLIT]")
     datasets = optional("datasets", source)
-    _check_reachable(source)
     try:
         rows: Iterable[Any] = datasets.load_dataset(
             name, config or None, split=split or "train", streaming=True
         )
     except Exception as error:
-        raise ValueError(f"could not open {source}: {_first_line(error)}") from None
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"could not open {source}: {reason}") from None
     for number, row in enumerate(rows, start=1):
         yield _fields(row, columns, f"{source}, row {number}")
-
-
-def _check_reachable(source: str) -> None:
-    """Raises an error within seconds where there is no network: the hub's packages try for long."""
-    hub = os.environ.get("HF_ENDPOINT", HUB)
-    try:
-        urllib.request.urlopen(urllib.request.Request(hub, method="HEAD"), timeout=TIMEOUT)
-    except urllib.error.HTTPError:
-        pass  # it answers
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{source} cannot be read: {hub} does not answer ({_first_line(error)}); check the network, "
-            f"or use files"
-        ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

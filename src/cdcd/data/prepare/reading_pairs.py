@@ -20,15 +20,7 @@ class ParallelDocuments:
     def __init__(self, sources: Documents, targets: Documents) -> None:
         self.sources, self.targets = sources, targets
         self.source = f"{sources.source}, {targets.source}"
-
-    @property
-    def size(self) -> int | None:
-        sizes = (self.sources.size, self.targets.size)
-        return None if None in sizes else sum(size for size in sizes if size)
-
-    @property
-    def position(self) -> int:
-        return self.sources.position + self.targets.position
+        self.size = sources.size + targets.size if sources.size and targets.size else None
 
     def __iter__(self) -> Iterator[Row]:
         both = zip_longest(self.sources, self.targets)
@@ -36,11 +28,6 @@ class ParallelDocuments:
             if source is None or target is None:
                 raise self._unequal(number, sum(1 for _ in both) + 1, source is None)
             yield (*source, *target)
-
-    def check(self) -> None:
-        """Raises an error where the sides have unequal numbers of documents."""
-        for _ in self:
-            pass
 
     def _unequal(self, shared: int, more: int, source_ended: bool) -> ValueError:
         counts = (shared, shared + more) if source_ended else (shared + more, shared)
@@ -54,7 +41,6 @@ class BuiltInPairs:
     """Pairs drawn from the built-in task; those of some numbers have meanings that no others have."""
 
     size = None
-    position = 0
 
     def __init__(
         self, source: str, *, count: int, seed: int, is_held_out: Callable[[int], bool]
