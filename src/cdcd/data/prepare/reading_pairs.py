@@ -40,7 +40,7 @@ class ParallelDocuments:
 class BuiltInPairs:
     """Pairs drawn from the built-in task; those of some numbers have meanings that no others have."""
 
-    size = None
+    size: int | None = None
 
     def __init__(
         self, source: str, *, count: int, seed: int, is_held_out: Callable[[int], bool]
