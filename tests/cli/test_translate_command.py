@@ -10,7 +10,7 @@ from forks import end_of, fork_cdcd
 from tiny import cdcd_main, contents, tiny_options, train_tiny
 
 import cdcd
-from cdcd.inference.model import DECODERS, names_of
+from cdcd.inference.decoder_settings import DECODERS, names_of
 from cdcd.inference.translator import Samples, Translator
 from cdcd.languages.numerals import sample_pairs
 from cdcd.training.checkpoint import RunDirectory

@@ -24,7 +24,8 @@ from cdcd.evaluation.sweep import FinishedRows
 from cdcd.evaluation.timed_translation import draw_timed
 from cdcd.evaluation.translation_evaluation import TranslationConfig, TranslationEvaluation
 from cdcd.evaluation.translators import System, jobs_of
-from cdcd.inference.translator import Filled, Translator
+from cdcd.inference.mask_predict import Predicted
+from cdcd.inference.translator import Translator
 from cdcd.languages import numerals
 from cdcd.metrics.bleu import Corpus, bleu_difference
 from cdcd.presets import preset
@@ -92,7 +93,7 @@ class Scripted(Translator):
             tokens = [*self.tokenizer.encode(self.answer(number, sample, settings)), EOS]
             rows.append([*tokens, *[PAD] * (self.config.data.length - len(tokens))])
         confidence = torch.tensor([self.sure(number, sample) for _, number, sample in places])
-        return Filled(torch.tensor(rows), confidence)
+        return Predicted(torch.tensor(rows), confidence)
 
 
 def system(answer, name="cdcd", **config):

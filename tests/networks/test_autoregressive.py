@@ -337,11 +337,8 @@ def test_mistakes_are_explained():
     model, tokens, u = network(), random_tokens(), uniform(BATCH)
     gap, config = prefixes(3, 3, 3), DecodingConfig()
     gap[1, 1] = False
-    with pytest.raises(ValueError, match="row 1 has a given token at position 2 after"):
+    with pytest.raises(ValueError, match="given tokens must come first"):
         decode(model, tokens, gap, u, config)
-    long = [torch.cat([each, each], dim=1) for each in (tokens, prefixes(7, 7, 7), u)]
-    with pytest.raises(ValueError, match="14 tokens, the model's at most 7"):
-        decode(model, *long, config)
     for settings in ({"temperature": -1.0}, {"top_k": -1}, {"nucleus": 0.0}, {"nucleus": 1.1}):
         with pytest.raises(ValueError, match=f"{next(iter(settings))} is "):
             DecodingConfig(**settings)

@@ -74,7 +74,7 @@ def setting_options(parser: argparse.ArgumentParser, *, beam: bool = False) -> N
 
 def chosen_settings(options: Any) -> dict[str, Any]:
     """Returns the decoder and those of its settings that the user gave."""
-    from cdcd.inference.model import DECODERS
+    from cdcd.inference.decoder_settings import DECODERS
 
     decoder = {"decoder": options.decoder} if hasattr(options, "decoder") else {}
     given = [chosen(options, settings) for settings in DECODERS]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from cdcd.config import DecodingConfig
 from cdcd.data.vocabulary import EOS, PAD
+from cdcd.inference.decoder_settings import with_changes
 from cdcd.inference.decoding import decode, draw_uniform
-from cdcd.inference.model import with_changes
 from cdcd.inference.text_model import Canvas, TextModel
 from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
 

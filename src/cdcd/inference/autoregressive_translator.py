@@ -9,9 +9,10 @@ from torch import Tensor
 
 from cdcd.config import BeamConfig, DecodingConfig
 from cdcd.inference.beam import beam_search
+from cdcd.inference.decoder_settings import names_of, with_changes
 from cdcd.inference.decoding import decode_targets, draw_uniform
-from cdcd.inference.model import names_of, with_changes
-from cdcd.inference.translator import Done, Filled, Seed, Translator
+from cdcd.inference.mask_predict import Predicted
+from cdcd.inference.translator import Done, Seed, Translator
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 
 
@@ -41,11 +42,11 @@ class AutoregressiveTranslator(Translator):
         seeds: Sequence[Seed],
         settings: BeamConfig | DecodingConfig,
         done: Done,
-    ) -> Filled:
+    ) -> Predicted:
         with self.network.precision():
             if isinstance(settings, BeamConfig):
                 targets = beam_search(self.model, source, settings).best()
             else:
                 u = draw_uniform(seeds, self.model.length).to(self.device)
                 targets = decode_targets(self.model, source, u, settings)
-        return Filled(targets, torch.zeros(len(targets)))
+        return Predicted(targets, torch.zeros(len(targets)))

@@ -1,6 +1,6 @@
-"""The parts that diffusion text models and translators share: settings, draws, estimators, the ODE's solution."""
+"""The parts that diffusion text models and translators share: draws, estimators, the ODE's solution."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,18 +9,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cdcd.config import Decoder, MaskPredictConfig, RunConfig
+from cdcd.config import RunConfig
 from cdcd.diffusion.embedding import Projection
 from cdcd.diffusion.estimator import Condition, Estimator, Guided, NetworkEstimator, Replacement
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo, sample, time_grid
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.inference.model import with_changes
+from cdcd.inference.decoder_settings import DiffusionSettings
 from cdcd.networks.capture import make_recorder
 from cdcd.networks.precision import Autocast, with_bfloat16_weights
 from cdcd.seeding import generator_for
-from cdcd.settings import convert, refuse_without_effect
 
-DiffusionSettings = SamplingConfig | MaskPredictConfig
 Callback = Callable[[StepInfo], None]
 
 
@@ -51,55 +49,6 @@ def draw_for_samples(
         uniform = torch.rand(length + 1, generator=generator)
         drawn.append((noise, uniform[:-1], uniform[-1]))
     return SampleDraws(*(torch.stack(part).to(table) for part in zip(*drawn, strict=True)))
-
-
-def diffusion_settings(run: RunConfig, changes: Mapping[str, Any]) -> DiffusionSettings:
-    """Returns the settings of a run's decoder, or of the one that `changes` names, with changes."""
-    changes = dict(changes)
-    decoder = convert(changes.pop("decoder", run.decoder), Decoder)
-    if decoder == "mask-predict":
-        if run.objective.masking == "none":
-            raise ValueError(
-                "mask-predict decoding is for models trained with masks (objective.masking); "
-                "set decoder to ode"
-            )
-        return with_changes(run.mask_predict, changes)
-    settings = with_changes(run.sampling, changes)
-    check_sampling(settings, run)
-    effects = [
-        (settings.warp, "warp true", ("warp_temperature", "warp_uniformity")),
-        (
-            run.objective.self_conditioning,
-            "a model trained with self-conditioning",
-            ("self_conditioning",),
-        ),
-    ]
-    refuse_without_effect(changes, effects)
-    return settings
-
-
-def check_sampling(settings: SamplingConfig, run: RunConfig) -> None:
-    """Raises an error where a model was not trained for its sampling settings."""
-    objective = run.objective
-    if (settings.renormalise or settings.clamp) and objective.self_conditioning:
-        raise ValueError(
-            "renormalise and clamp are sampling settings only for models trained without "
-            "self-conditioning; train with embedding.renormalise or embedding.clamp instead"
-        )
-    if settings.guidance_scale != 1.0 and not objective.conditioning_dropout:
-        raise ValueError(
-            "guidance needs a model trained with objective.conditioning_dropout above 0"
-        )
-    if settings.replacement and run.task == "translation":
-        raise ValueError("replacement is for given tokens; a translation has none")
-    if settings.replacement and objective.masking != "none":
-        raise ValueError("replacement is for models trained with objective.masking none")
-    if settings.replacement and settings.guidance_scale != 1.0:
-        raise ValueError("replacement cannot be guided: set guidance_scale to 1")
-
-
-def is_guided(settings: DiffusionSettings) -> bool:
-    return isinstance(settings, SamplingConfig) and settings.guidance_scale != 1.0
 
 
 class DiffusionSampler:

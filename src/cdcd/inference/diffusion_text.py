@@ -8,40 +8,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cdcd.config import MaskPredictConfig, RunConfig
-from cdcd.data.tokenizers import Tokenizer
+from cdcd.config import MaskPredictConfig
 from cdcd.diffusion.estimator import Estimator
 from cdcd.diffusion.sampling import SamplingConfig
-from cdcd.diffusion.warping import TimeWarp
-from cdcd.inference.diffusion_sampling import (
-    Callback,
-    DiffusionSampler,
-    DiffusionSettings,
-    diffusion_settings,
-    is_guided,
-)
+from cdcd.inference.decoder_settings import DiffusionSettings, diffusion_settings, is_guided
+from cdcd.inference.diffusion_sampling import Callback
 from cdcd.inference.mask_predict import mask_predict
 from cdcd.inference.text_model import TextModel
-from cdcd.networks.diffusion_text import DiffusionTextNetwork
 from cdcd.settings import refuse_without_effect
 
 
 class DiffusionTextModel(TextModel):
     """A diffusion language model: fills any gaps of a sequence, all positions at once."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        tokenizer: Tokenizer,
-        model: DiffusionTextNetwork,
-        warp: TimeWarp,
-        *,
-        dtype: torch.dtype = torch.float32,
-        compile: str = "auto",
-    ) -> None:
-        super().__init__(config, tokenizer, model, dtype=dtype)
-        self.sampler = DiffusionSampler(config, model, warp, dtype, compile)
-        self.network = self.sampler.network
 
     def settings(self, changes: Mapping[str, Any], num_samples: int = 1) -> DiffusionSettings:
         settings = diffusion_settings(self.config, changes)

@@ -12,25 +12,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from cdcd.config import MaskPredictConfig, RunConfig
+from cdcd.config import MaskPredictConfig
 from cdcd.data.order import keys_for
 from cdcd.data.sequences import InMemory
 from cdcd.data.subword_sampling import SubwordSampler
-from cdcd.data.tokenizers import Tokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.sampling import StepInfo
-from cdcd.diffusion.warping import TimeWarp
-from cdcd.inference.diffusion_sampling import (
-    Callback,
-    DiffusionSampler,
-    DiffusionSettings,
-    SampleDraws,
-    diffusion_settings,
-    is_guided,
-)
-from cdcd.inference.mask_predict import Condition, mask_predict
-from cdcd.inference.translator import Done, Filled, Seed, Translator
-from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
+from cdcd.inference.decoder_settings import DiffusionSettings, diffusion_settings, is_guided
+from cdcd.inference.diffusion_sampling import Callback, SampleDraws
+from cdcd.inference.mask_predict import Condition, Predicted, mask_predict
+from cdcd.inference.translator import Done, Seed, Translator
 from cdcd.settings import refuse_without_effect
 
 DRAWN_AT = 0.5
@@ -42,22 +33,6 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 class DiffusionTranslator(Translator):
     """A diffusion translator: the whole target at once, from noise."""
-
-    model: DiffusionTranslationNetwork
-
-    def __init__(
-        self,
-        config: RunConfig,
-        tokenizer: Tokenizer,
-        model: DiffusionTranslationNetwork,
-        warp: TimeWarp,
-        *,
-        dtype: torch.dtype = torch.float32,
-        compile: str = "auto",
-    ) -> None:
-        super().__init__(config, tokenizer, model, dtype=dtype)
-        self.sampler = DiffusionSampler(config, model, warp, dtype, compile)
-        self.network = self.sampler.network
 
     def settings(self, changes: Mapping[str, Any], num_samples: int = 1) -> DiffusionSettings:
         settings = diffusion_settings(self.config, changes)
@@ -81,7 +56,7 @@ class DiffusionTranslator(Translator):
         seeds: Sequence[Seed],
         settings: DiffusionSettings,
         done: Done,
-    ) -> Filled:
+    ) -> Predicted:
         draws = self.sampler.draw(seeds)
 
         def callback(info: StepInfo) -> None:
@@ -92,7 +67,7 @@ class DiffusionTranslator(Translator):
             return self._mask_predict(source, seeds, draws, settings, callback)
         estimator = self.conditioned(source, settings)(*self._nothing_given(len(seeds)))
         tokens = self.sampler.solve(estimator, draws.noise, settings, callback)
-        return Filled(tokens, torch.zeros(len(tokens)))
+        return Predicted(tokens, torch.zeros(len(tokens)))
 
     def _split_anew(
         self, source: Int[Tensor, "sources source"], seeds: Sequence[Seed]
@@ -134,7 +109,7 @@ class DiffusionTranslator(Translator):
         draws: SampleDraws,
         settings: MaskPredictConfig,
         callback: Callback,
-    ) -> Filled:
+    ) -> Predicted:
         """Predicts the length first, then the tokens; of several lengths keeps the most confident target."""
         tries = settings.num_lengths
         tried = draws.repeated(tries)
@@ -164,7 +139,9 @@ class DiffusionTranslator(Translator):
         )
         best = predicted.confidence.unflatten(0, (-1, tries)).max(1)
         rows = torch.arange(len(seeds), device=self.device)
-        return Filled(predicted.tokens.unflatten(0, (-1, tries))[rows, best.indices], best.values)
+        return Predicted(
+            predicted.tokens.unflatten(0, (-1, tries))[rows, best.indices], best.values
+        )
 
 
 def ends_at(

@@ -21,13 +21,17 @@ from cdcd.inference.diffusion_text import DiffusionTextModel
 from cdcd.inference.diffusion_translator import DiffusionTranslator
 from cdcd.inference.text_model import TextModel
 from cdcd.inference.translator import Translator
-from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
-from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
-from cdcd.networks.diffusion_text import DiffusionTextNetwork
-from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory, check_shapes, without_prefix
+
+MODELS: dict[tuple[str, str], type[TextModel | Translator]] = {
+    ("text", "diffusion"): DiffusionTextModel,
+    ("text", "autoregressive"): AutoregressiveTextModel,
+    ("translation", "diffusion"): DiffusionTranslator,
+    ("translation", "autoregressive"): AutoregressiveTranslator,
+}
+"""The class of a run's model, by its task and its model."""
 
 
 def load(
@@ -49,23 +53,20 @@ def load(
     return model
 
 
-def load_translator(
-    run: str | Path,
-    *,
-    checkpoint: int | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    compile: str = "auto",
-) -> Translator:
-    """Loads a run's last checkpoint for translating; see `cdcd.load` for the options."""
-    model = _load(run, checkpoint, device, dtype, compile)
+def load_translator(run: str | Path, **options: Any) -> Translator:
+    """Loads a run's last checkpoint for translating; the options are those of `load`."""
+    model = _load(run, **options)
     if not isinstance(model, Translator):
         raise ValueError(f"{run} is a language model, no translator: use cdcd sample")
     return model
 
 
 def _load(
-    run: str | Path, checkpoint: int | None, device: str, dtype: str, compile: str
+    run: str | Path,
+    checkpoint: int | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    compile: str = "auto",
 ) -> TextModel | Translator:
     directory = RunDirectory(Path(run))
     saved = directory.load(checkpoint)
@@ -76,20 +77,13 @@ def _load(
     network = build_model(config, directory.vocab_size)
     weights = without_prefix("model", saved.weights) | without_prefix("average", saved.weights)
     _load_weights(network, weights, name)
-    network.to(own_device)
-    match network:
-        case AutoregressiveTextNetwork():
-            return AutoregressiveTextModel(config, tokenizer, network, dtype=own_dtype)
-        case AutoregressiveTranslationNetwork():
-            return AutoregressiveTranslator(config, tokenizer, network, dtype=own_dtype)
-    warp = TimeWarp(config.warp, config.process)
-    _load_weights(warp, without_prefix("warp", saved.weights), name)
-    options: Any = {"dtype": own_dtype, "compile": compile}
-    match network:
-        case DiffusionTextNetwork():
-            return DiffusionTextModel(config, tokenizer, network, warp.to(own_device), **options)
-        case DiffusionTranslationNetwork():
-            return DiffusionTranslator(config, tokenizer, network, warp.to(own_device), **options)
+    warp = None
+    if config.model == "diffusion":
+        warp = TimeWarp(config.warp, config.process)
+        _load_weights(warp, without_prefix("warp", saved.weights), name)
+        warp.to(own_device)
+    model = MODELS[config.task, config.model]
+    return model(config, tokenizer, network.to(own_device), warp, dtype=own_dtype, compile=compile)
 
 
 def _load_weights(module: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:

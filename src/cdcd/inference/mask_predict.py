@@ -33,7 +33,7 @@ class Predicted:
 
     tokens: Int[Tensor, "batch seq"]
     confidence: Float[Tensor, " batch"]
-    """The mean of ln p over the predicted tokens, each in its round."""
+    """The mean of ln p over the predicted tokens, each in its round; 0 where it is not known."""
 
 
 @torch.no_grad()

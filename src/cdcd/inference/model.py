@@ -1,49 +1,24 @@
-"""A trained network with its tokenizer, and the settings of the decoder that it is used with."""
+"""A trained network with its tokenizer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 
-from cdcd.config import BeamConfig, DecodingConfig, MaskPredictConfig, RunConfig
+from cdcd.config import RunConfig
 from cdcd.data.tokenizers import Tokenizer
-from cdcd.diffusion.sampling import SamplingConfig
+from cdcd.diffusion.warping import TimeWarp
+from cdcd.inference.diffusion_sampling import DiffusionSampler
 from cdcd.networks.precision import Autocast
-from cdcd.settings import override
-
-T = TypeVar("T")
-
-DECODERS = {
-    SamplingConfig: "decoder ode",
-    MaskPredictConfig: "decoder mask-predict",
-    DecodingConfig: "autoregressive sampling",
-    BeamConfig: "beam search",
-}
-"""The settings of every decoder, with the decoder's name."""
-
-
-def names_of(settings: type) -> frozenset[str]:
-    """Returns the names of a dataclass's fields."""
-    return frozenset(field.name for field in fields(settings))
-
-
-def with_changes(settings: T, changes: Mapping[str, Any]) -> T:
-    """Returns a decoder's settings with changes; a setting of other decoders is refused."""
-    own = names_of(type(settings))
-    for name in sorted(set(changes) - own):
-        if owners := [words for kind, words in DECODERS.items() if name in names_of(kind)]:
-            raise ValueError(
-                f"{name} is a setting of {' and '.join(owners)}, not of {DECODERS[type(settings)]}; "
-                f"leave it out"
-            )
-    return override(settings, changes)
 
 
 class Model(ABC):
-    """A trained network with its tokenizer: what text models and translators share."""
+    """A trained network with its tokenizer: what text models and translators share.
+
+    A diffusion model has a time warp and so a sampler.
+    """
 
     model: Any
 
@@ -52,14 +27,19 @@ class Model(ABC):
         config: RunConfig,
         tokenizer: Tokenizer,
         model: nn.Module,
+        warp: TimeWarp | None = None,
         *,
         dtype: torch.dtype = torch.float32,
+        compile: str = "auto",
     ) -> None:
         self.config, self.tokenizer = config, tokenizer
         self.device = next(model.parameters()).device
         self.dtype = torch.float64 if dtype == torch.float64 else torch.float32
         self.model = model.to(self.dtype).eval().requires_grad_(False)
         self.network = Autocast(self.model, self.device, dtype)
+        if warp is not None:
+            self.sampler = DiffusionSampler(config, self.model, warp, dtype, compile)
+            self.network = self.sampler.network
 
     @abstractmethod
     def settings(self, changes: Mapping[str, Any], num_samples: int = 1) -> Any:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from cdcd.data.vocabulary import EOS, PAD
+from cdcd.inference.mask_predict import Predicted
 from cdcd.inference.model import Model, check_counts
 from cdcd.metrics.bleu import utility_for
 from cdcd.metrics.mbr import mbr_batch
@@ -18,15 +19,6 @@ Done = Callable[[float], None]
 """A callback that gets the share that is done, from 0 to 1."""
 Seed = tuple[int, int, int]
 """The seed, the index of the text and that of the sample: what a sample's draws depend on."""
-
-
-@dataclass(frozen=True)
-class Filled:
-    """Targets, and the model's confidence in each."""
-
-    tokens: Int[Tensor, "batch seq"]
-    confidence: Float[Tensor, " batch"]
-    """The mean of ln p over the tokens; 0 where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +50,7 @@ class Translator(Model):
         seeds: Sequence[Seed],
         settings: Any,
         done: Done,
-    ) -> Filled:
+    ) -> Predicted:
         """Generates a target for each seed; there can be several a source, which follow one another."""
 
     def translate(
