@@ -64,16 +64,14 @@ def test_a_ratio_resamples_numerators_and_denominators_together():
     assert apart.high - apart.low > 10 * (found.high - found.low)
 
 
-def test_the_quick_ratio_is_the_general_bootstrap(monkeypatch):
+def test_a_ratio_is_a_bootstrap_of_both_sums():
     generator = torch.Generator().manual_seed(0)
     above, below = torch.rand(2, 50, generator=generator, dtype=torch.double)
     general = bootstrap([above, below], lambda a, b: float(a.sum() / b.sum()), seed=5)
-    quick = ratio_interval(above, below, seed=5)
+    ratio = ratio_interval(above, below, seed=5)
     for name in ("value", "low", "high"):
-        assert getattr(quick, name) == pytest.approx(getattr(general, name), abs=1e-12)
-    monkeypatch.setattr("cdcd.metrics.intervals.DRAWS_AT_A_TIME", 3333)
-    assert ratio_interval(above, below, seed=5) == quick
-    assert ratio_interval(above, below, seed=6) != quick
+        assert getattr(ratio, name) == pytest.approx(getattr(general, name), abs=1e-12)
+    assert ratio_interval(above, below, seed=6) != ratio
 
 
 def topical_texts(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -172,8 +170,6 @@ def test_mean_and_error_of_known_values():
 
 def test_impossible_values_are_refused():
     values = torch.arange(5.0)
-    with pytest.raises(ValueError, match=r"\[4, 5\] rows"):
-        bootstrap([values, values[:4]], lambda a, b: 0.0)
     with pytest.raises(ValueError, match="1 samples show no spread"):
         bootstrap([values[:1]], mean_of)
     with pytest.raises(ValueError, match="num_resamples is 10;"):

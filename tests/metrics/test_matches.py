@@ -118,13 +118,6 @@ def test_summary_of_known_lengths():
         summarise_matches(lengths[:0], is_generated[:0])
 
 
-@pytest.mark.parametrize("training", [np.zeros((2, 3), int), np.zeros(4)])
-def test_training_of_another_kind_is_refused(training):
-    tokens = torch.zeros(1, 3, dtype=torch.long)
-    with pytest.raises(ValueError, match="flatten and cast"):
-        longest_matches(tokens, everywhere(tokens), [training])
-
-
 def test_more_samples_take_no_more_calls():
     """Counts calls, which grow with the samples where Python loops over them."""
     rng = np.random.default_rng(1)

@@ -114,14 +114,14 @@ def signatures(corpus: Corpus) -> dict[str, str]:
     return {name: str(metric.get_signature()) for name, metric in metrics.items()}
 
 
-def corpus_bleu(sentences: Statistics) -> float:
-    """Computes sacreBLEU's score of a corpus from the statistics of its sentences."""
-    return float(bleu(sentences.sum(), effective_order=False))
+def corpus_bleu(corpus: Statistics) -> float:
+    """Computes sacreBLEU's score from the statistics of a corpus."""
+    return float(bleu(corpus, effective_order=False))
 
 
-def corpus_chrf(sentences: Statistics) -> float:
-    """Computes sacreBLEU's chrF2 of a corpus from the statistics of its sentences."""
-    return float(chrf(sentences.sum()))
+def corpus_chrf(corpus: Statistics) -> float:
+    """Computes sacreBLEU's chrF2 from the statistics of a corpus."""
+    return float(chrf(corpus))
 
 
 def bleu_difference(
@@ -148,16 +148,13 @@ def _interval(
     num_resamples: int,
     seed: int,
 ) -> Interval:
-    """Bootstraps a statistic of one or more systems over sentences, the same ones for all systems."""
-    rows = [
-        torch.from_numpy(np.stack([each.matches, each.candidate, each.reference], 1))
-        for each in systems
-    ]
+    """Bootstraps a statistic of one or more corpora over sentences, the same ones for all systems."""
 
-    def of_rows(*resampled: torch.Tensor) -> float:
-        return statistic(*(Statistics(*each.numpy().swapaxes(0, 1)) for each in resampled))
+    def of_rows(rows: torch.Tensor) -> float:
+        return statistic(*(each.sum(rows.numpy()) for each in systems))
 
-    return bootstrap(rows, of_rows, num_resamples=num_resamples, seed=seed)
+    rows = torch.arange(len(systems[0].matches))
+    return bootstrap([rows], of_rows, num_resamples=num_resamples, seed=seed)
 
 
 def _second_above_first(first: Statistics, second: Statistics) -> float:
@@ -201,7 +198,9 @@ def mbr_curve(
             num_samples=count,
             bleu=interval([chosen], corpus_bleu),
             gain=interval([fewest, chosen], _second_above_first),
-            oracle_bleu=corpus_bleu(_bleu_statistics(chosen_samples(samples, oracle), corpus)),
+            oracle_bleu=corpus_bleu(
+                _bleu_statistics(chosen_samples(samples, oracle), corpus).sum()
+            ),
             distinct_share=float(np.mean([len(set(texts[:count])) / count for texts in samples])),
         )
         for count, chosen, oracle in zip(counts, decoded, oracles.T, strict=True)

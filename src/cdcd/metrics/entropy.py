@@ -35,8 +35,6 @@ class TextStatistics:
     """Distinct n-grams per n-gram, for n = 1, 2, …"""
     repetition: float
     """Share of the longest n-grams that occurred before in the same text, averaged over texts."""
-    stutter: float
-    """Share of positions that repeat the position just before."""
     duplicate_share: float
     """Texts that equal an earlier one."""
 
@@ -57,7 +55,6 @@ def text_statistics(
         sample_entropy=sample_entropy(tokens, is_generated),
         distinct=tuple(_distinct_share(ngram) for ngram in ngrams),
         repetition=_mean_repetition(ngrams[-1]),
-        stutter=stutter(tokens, is_generated),
         duplicate_share=duplicate_share(tokens, is_generated),
     )
 
@@ -104,13 +101,6 @@ def sample_entropy(
     totals = is_generated.sum(1).double()
     surprise = -torch.xlogy(counts, counts / totals[rows]) / totals[rows]
     return float(surprise.sum() / (totals > 0).sum().clamp(min=1))
-
-
-def stutter(tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]) -> float:
-    """Returns the share of positions that equal the one before, where both count."""
-    is_pair = is_generated[:, 1:] & is_generated[:, :-1]
-    is_repeat = is_pair & (tokens[:, 1:] == tokens[:, :-1])
-    return int(is_repeat.sum()) / max(int(is_pair.sum()), 1)
 
 
 def duplicate_share(

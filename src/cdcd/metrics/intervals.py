@@ -7,7 +7,7 @@ models are compared by their NLL at the entropy of the data.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +16,6 @@ from torch import Tensor
 
 from cdcd.metrics.entropy import counts_by_sample, pooled_entropy
 
-DRAWS_AT_A_TIME = 2**22
-"""Bounds the memory of a bootstrap."""
 NORMAL = 1.959964
 """Half the width of a normal 95% interval, in standard errors."""
 
@@ -43,18 +41,18 @@ def bootstrap(
     For statistics that averages explain, not for entropies or counts of types: a resample misses
     about a third of the samples and with them their rare tokens. See `pooled_entropy_interval`.
     """
-    num_samples = {len(tensor) for tensor in tensors}
-    if len(num_samples) != 1:
-        raise ValueError(
-            f"the tensors have {sorted(num_samples)} rows; all need one row per sample: align them"
-        )
-    rows = _resampled_rows(num_samples.pop(), num_resamples, seed)
-    values = [
-        statistic(*(tensor[row.to(tensor.device)] for tensor in tensors))
-        for block in rows
-        for row in block
-    ]
-    return _percentiles(statistic(*tensors), torch.tensor(values, dtype=torch.double))
+    num_samples = len(tensors[0])
+    if num_samples < 2:
+        raise ValueError(f"{num_samples} samples show no spread; give 2 or more")
+    if num_resamples < 100:
+        raise ValueError(f"num_resamples is {num_resamples}; tails need 100 or more: raise it")
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.empty(num_resamples, dtype=torch.double)
+    for resample in range(num_resamples):
+        rows = torch.randint(num_samples, (num_samples,), generator=generator)
+        values[resample] = statistic(*(tensor[rows.to(tensor.device)] for tensor in tensors))
+    low, high = values.quantile(torch.tensor([0.025, 0.975], dtype=values.dtype)).tolist()
+    return Interval(statistic(*tensors), low, high)
 
 
 def ratio_interval(
@@ -71,29 +69,16 @@ def ratio_interval(
             f"the denominators sum to {float(below.sum())} with a least of {float(below.min())}; "
             "counts are 0 or more and not all 0: leave out empty sets"
         )
-    blocks = _resampled_rows(len(above), num_resamples, seed)
-    values = torch.cat([above[rows].sum(1) / below[rows].sum(1) for rows in blocks])
-    return _percentiles(float(above.sum() / below.sum()), values)
+    return bootstrap(
+        [torch.stack([above, below], 1)],
+        lambda rows: _ratio(*rows.sum(0).tolist()),
+        num_resamples=num_resamples,
+        seed=seed,
+    )
 
 
-def _resampled_rows(
-    num_samples: int, num_resamples: int, seed: int
-) -> Iterator[Int[Tensor, "resamples samples"]]:
-    """Draws rows with replacement, some resamples at a time."""
-    if num_samples < 2:
-        raise ValueError(f"{num_samples} samples show no spread; give 2 or more")
-    if num_resamples < 100:
-        raise ValueError(f"num_resamples is {num_resamples}; tails need 100 or more: raise it")
-    generator = torch.Generator().manual_seed(seed)
-    block = max(1, DRAWS_AT_A_TIME // num_samples)
-    for start in range(0, num_resamples, block):
-        size = (min(block, num_resamples - start), num_samples)
-        yield torch.randint(num_samples, size, generator=generator)
-
-
-def _percentiles(value: float, values: Float[Tensor, " resamples"]) -> Interval:
-    low, high = values.quantile(torch.tensor([0.025, 0.975], dtype=values.dtype)).tolist()
-    return Interval(value, low, high)
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.nan
 
 
 def pooled_entropy_interval(

@@ -68,28 +68,23 @@ def longest_matches(
     The arrays hold integer tokens in one dimension and may be memory maps: they are read in chunks,
     several times over. Documents joined in one array are one text here.
     """
-    texts = [_checked(text) for text in training]
-    ours = tokens.cpu().numpy()
-    hashes = RollingHash(int(ours.max(initial=0)) + 1, CHUNK + ours.shape[1])
-    samples = _Samples(ours, is_generated.cpu().numpy(), hashes)
+    texts, ours, seq = list(training), tokens.cpu().numpy(), tokens.shape[1]
+    hashing = RollingHash(int(ours.max(initial=0)) + 1, CHUNK + seq)
+    sums = hashing.prefix_sums(ours)
+    generated = np.pad(is_generated.cpu().numpy().cumsum(1), ((0, 0), (1, 0)))
     lengths = np.zeros(len(tokens), np.int64)
-    for step in _powers_of_two_up_to(tokens.shape[1]):
-        lengths += step * _occur(samples, lengths + step, texts)
+    # The partial sums of falling powers of two reach every length.
+    for step in (2**k for k in reversed(range(seq.bit_length()))):
+        wanted = lengths + step
+        windows = []
+        for length in (int(n) for n in np.unique(wanted) if n <= seq):
+            is_whole = generated[:, length:] - generated[:, :-length] == length
+            owners, starts = np.nonzero(is_whole & (wanted == length)[:, None])
+            hashes = hashing.windows(sums, length)[owners, starts]
+            windows.append(_Windows(length, hashes, owners))
+        matched = _owners_of_matches(windows, _chunks(texts, overlap=seq - 1), hashing)
+        lengths[matched] += step
     return torch.from_numpy(lengths).to(tokens.device)
-
-
-def _checked(text: np.ndarray) -> np.ndarray:
-    if text.ndim != 1 or not np.issubdtype(text.dtype, np.integer):
-        raise ValueError(
-            f"a training array has shape {text.shape} and type {text.dtype}; integers in one "
-            "dimension are needed: flatten and cast it"
-        )
-    return text
-
-
-def _powers_of_two_up_to(limit: int) -> list[int]:
-    """Lists them in falling order: their partial sums reach every length up to the limit."""
-    return [2**k for k in reversed(range(limit.bit_length()))]
 
 
 class RollingHash:
@@ -121,15 +116,8 @@ def _powers(base: int, count: int) -> UInt64[np.ndarray, " count"]:
     return np.cumprod(factors, dtype=np.uint64)
 
 
-@dataclass(frozen=True)
-class _Samples:
-    tokens: Int[np.ndarray, "samples seq"]
-    is_generated: Bool[np.ndarray, "samples seq"]
-    hash: RollingHash
-
-
-class _Search:
-    """The windows of one length whose samples have no match of this length yet, sorted by hash."""
+class _Windows:
+    """The windows of one length whose samples have no match of this length yet."""
 
     def __init__(
         self,
@@ -150,34 +138,30 @@ class _Search:
     def owners_among(self, hashes: UInt64[np.ndarray, " hashes"]) -> Int[np.ndarray, " owners"]:
         """Returns the samples that own a window with one of these hashes."""
         candidates = hashes[self.table.take(self._slots(hashes))]
-        nearest = self.hashes.take(np.searchsorted(self.hashes, candidates), mode="clip")
-        hits = candidates[nearest == candidates]
-        return self.owners[np.isin(self.hashes, hits)] if len(hits) else self.owners[:0]
+        return self.owners[np.isin(self.hashes, candidates)]
 
-    def without(self, owners: Int[np.ndarray, " owners"]) -> "_Search":
-        """Returns the search without the windows of these samples."""
+    def without(self, owners: Int[np.ndarray, " owners"]) -> "_Windows":
+        """Returns the windows of other samples than these."""
         is_open = ~np.isin(self.owners, owners)
-        return _Search(self.length, self.hashes[is_open], self.owners[is_open])
+        return _Windows(self.length, self.hashes[is_open], self.owners[is_open])
 
 
-def _occur(
-    samples: _Samples, wanted: Int[np.ndarray, " samples"], texts: Sequence[np.ndarray]
-) -> Bool[np.ndarray, " samples"]:
-    """Tells for each sample if any of its windows of the wanted length stands in the texts."""
-    is_matched = np.zeros(len(wanted), bool)
-    seq = samples.tokens.shape[1]
-    searches = [_search(samples, wanted, int(n)) for n in np.unique(wanted) if n <= seq]
-    for chunk in _chunks(texts, overlap=seq - 1):
-        searches = [search for search in searches if len(search.hashes)]
-        if not searches:
+def _owners_of_matches(
+    windows: list[_Windows], chunks: Iterable[np.ndarray], hashing: RollingHash
+) -> Int[np.ndarray, " matched"]:
+    """Returns the samples one of whose windows stands in the training text."""
+    matched = [np.zeros(0, np.int64)]
+    for chunk in chunks:
+        windows = [each for each in windows if len(each.hashes)]
+        if not windows:
             break
-        sums = samples.hash.prefix_sums(chunk)
-        for i, search in enumerate(searches):
-            owners = search.owners_among(samples.hash.windows(sums, search.length))
+        sums = hashing.prefix_sums(chunk)
+        for i, each in enumerate(windows):
+            owners = each.owners_among(hashing.windows(sums, each.length))
             if len(owners):
-                is_matched[owners] = True
-                searches[i] = search.without(owners)
-    return is_matched
+                matched.append(owners)
+                windows[i] = each.without(owners)
+    return np.unique(np.concatenate(matched))
 
 
 def _chunks(texts: Sequence[np.ndarray], overlap: int) -> Iterator[np.ndarray]:
@@ -185,14 +169,3 @@ def _chunks(texts: Sequence[np.ndarray], overlap: int) -> Iterator[np.ndarray]:
     for text in texts:
         for start in range(0, max(len(text) - overlap, 1), CHUNK):
             yield np.asarray(text[start : start + CHUNK + overlap])
-
-
-def _search(samples: _Samples, wanted: np.ndarray, length: int) -> _Search:
-    """Collects the generated windows of the samples that want this length."""
-    rows = np.flatnonzero(wanted == length)
-    counts = np.pad(samples.is_generated[rows].cumsum(1), ((0, 0), (1, 0)))
-    owners, starts = np.nonzero(counts[:, length:] - counts[:, :-length] == length)
-    sums = samples.hash.prefix_sums(samples.tokens[rows])
-    hashes = samples.hash.windows(sums, length)[owners, starts]
-    order = hashes.argsort()
-    return _Search(length, hashes[order], rows[owners[order]])

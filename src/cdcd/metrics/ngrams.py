@@ -9,9 +9,11 @@ so that the matches of all pairs of n texts are one matrix product of 0s and 1s.
 sacreBLEU's with its defaults (exponential smoothing; chrF2 of characters without spaces).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float32, Int
@@ -45,9 +47,11 @@ class Statistics:
     """N-grams of the candidate, for n = 1, 2, …"""
     reference: Float[np.ndarray, "*#pairs orders"]
 
-    def sum(self) -> "Statistics":
-        """Adds up sentences to a corpus: its BLEU and chrF are no means of theirs."""
-        return Statistics(self.matches.sum(0), self.candidate.sum(0), self.reference.sum(0))
+    def sum(self, rows: Any = slice(None)) -> "Statistics":
+        """Adds up sentences, all or some rows, to a corpus: its BLEU and chrF are no means of theirs."""
+        return Statistics(
+            self.matches[rows].sum(0), self.candidate[rows].sum(0), self.reference[rows].sum(0)
+        )
 
 
 @dataclass(frozen=True)
@@ -104,10 +108,14 @@ def word_symbols(texts: Sequence[str], tokenize: str) -> Symbols:
 
 def character_symbols(texts: Sequence[str]) -> Symbols:
     """Splits texts into characters without spaces."""
-    joined = ["".join(text.split()) for text in texts]
+    joined = [_without_spaces(text) for text in texts]
     encoded = "".join(joined).encode("utf-32-le", "surrogatepass")
     values = np.frombuffer(encoded, "<u4").astype(np.int64)
     return Symbols(values, _owners([len(text) for text in joined]), len(texts))
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())
 
 
 def _owners(lengths: Sequence[int]) -> Int[np.ndarray, " symbols"]:
@@ -143,7 +151,7 @@ def bleu_statistics(
     candidates: Sequence[str], references: Sequence[str], *, tokenize: str
 ) -> Statistics:
     """Compares each candidate with its own reference, for BLEU."""
-    return _aligned(word_symbols(_paired(candidates, references), tokenize), WORD_ORDER)
+    return _aligned(candidates, references, word_splitter(tokenize), WORD_ORDER)
 
 
 def chrf_statistics(candidates: Sequence[str], references: Sequence[str]) -> Statistics:
@@ -151,26 +159,33 @@ def chrf_statistics(candidates: Sequence[str], references: Sequence[str]) -> Sta
 
     As in sacreBLEU, n-grams of a length that the reference lacks do not count: it matters for sums.
     """
-    counts = _aligned(character_symbols(_paired(candidates, references)), CHARACTER_ORDER)
+    counts = _aligned(candidates, references, _without_spaces, CHARACTER_ORDER)
     return replace(counts, candidate=np.where(counts.reference > 0, counts.candidate, 0.0))
 
 
-def _paired(candidates: Sequence[str], references: Sequence[str]) -> list[str]:
+def _aligned(
+    candidates: Sequence[str],
+    references: Sequence[str],
+    split: Callable[[str], Sequence[str]],
+    longest: int,
+) -> Statistics:
     if len(candidates) != len(references):
         raise ValueError(
             f"there are {len(candidates)} translations and {len(references)} references; "
             "each translation needs its own: align them"
         )
-    return [*candidates, *references]
+    counts = np.zeros((3, len(candidates), longest))
+    for row, pair in enumerate(zip(candidates, references, strict=True)):
+        ours, theirs = map(split, pair)
+        for n in range(1, longest + 1):
+            candidate, reference = _ngrams(ours, n), _ngrams(theirs, n)
+            totals = (candidate & reference).total(), candidate.total(), reference.total()
+            counts[:, row, n - 1] = totals
+    return Statistics(*counts)
 
 
-def _aligned(symbols: Symbols, longest: int) -> Statistics:
-    """Compares each text of the first half, as a candidate, with its reference in the second half."""
-    counted = list(_counts_by_order(symbols, longest))
-    size = symbols.num_texts // 2
-    totals = np.stack([each.totals for each in counted], -1).astype(float)
-    matches = np.stack([_aligned_matches(each, size) for each in counted], -1)
-    return Statistics(matches, totals[:size], totals[size:])
+def _ngrams(symbols: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(zip(*(symbols[start:] for start in range(n)), strict=False))
 
 
 def _counts_by_order(symbols: Symbols, longest: int) -> Iterator[_Counts]:
@@ -225,13 +240,3 @@ def _shared_features(counted: _Counts, at_a_time: int) -> Iterator[tuple[np.ndar
     for block in range(int(blocks.max(initial=-1)) + 1):
         is_here = blocks == block
         yield texts[is_here], features[is_here] - block * at_a_time
-
-
-def _aligned_matches(counted: _Counts, size: int) -> Float[np.ndarray, " pairs"]:
-    is_candidate = counted.texts < size
-    keys = counted.ngrams * size + counted.texts % max(size, 1)
-    shared, ours, theirs = np.intersect1d(
-        keys[is_candidate], keys[~is_candidate], assume_unique=True, return_indices=True
-    )
-    least = np.minimum(counted.counts[is_candidate][ours], counted.counts[~is_candidate][theirs])
-    return np.bincount(shared % max(size, 1), least, minlength=size).astype(float)
