@@ -18,7 +18,6 @@ from cdcd.metrics.entropy import (
     first_tokens,
     pooled_entropy,
     sample_entropy,
-    stutter,
     text_statistics,
 )
 
@@ -108,9 +107,7 @@ def test_ngram_shares_equal_the_naive_reference(text):
 
 @given(texts())
 @settings(max_examples=150, deadline=None)
-def test_stutter_and_duplicates_equal_the_naive_reference(text):
-    pairs = [pair for sample in ngrams(*text, 2) for pair in sample]
-    assert stutter(*text) == mean([a == b for a, b in pairs])
+def test_duplicates_equal_the_naive_reference(text):
     samples = parts(*text)
     repeats = [sample in samples[:i] for i, sample in enumerate(samples)]
     assert duplicate_share(*text) == pytest.approx(mean(repeats), abs=1e-12)
@@ -135,7 +132,6 @@ def test_all_together_are_the_single_ones(text):
     assert (whole.num_samples, whole.num_tokens) == (len(text[0]), int(text[1].sum()))
     assert whole.entropy == pooled_entropy(*text)
     assert whole.sample_entropy == sample_entropy(*text)
-    assert whole.stutter == stutter(*text)
     assert whole.duplicate_share == duplicate_share(*text)
 
 
@@ -148,7 +144,6 @@ def test_closed_forms_of_a_periodic_text():
     windows = [seq - n + 1 for n in (1, 2, 3, 4)]
     assert statistics.distinct == tuple(period / (3 * count) for count in windows)
     assert statistics.repetition == pytest.approx((windows[3] - period) / windows[3], abs=1e-12)
-    assert statistics.stutter == 0
     assert statistics.duplicate_share == pytest.approx(2 / 3)
 
 
@@ -157,7 +152,6 @@ def test_the_pooled_and_the_sample_entropy_differ_where_samples_differ():
     is_generated = torch.ones_like(tokens, dtype=torch.bool)
     assert pooled_entropy(tokens, is_generated) == pytest.approx(math.log(2))
     assert sample_entropy(tokens, is_generated) == 0
-    assert stutter(tokens, is_generated) == 1
     assert text_statistics(tokens, is_generated).repetition == pytest.approx(4 / 5)
 
 
@@ -165,7 +159,7 @@ def test_what_is_given_does_not_count():
     tokens = torch.tensor([[9, 9, 9, 9, 1, 2, 3, 4], [8, 8, 8, 8, 1, 2, 3, 4]])
     is_generated = (torch.arange(8) >= 4).expand(2, 8).contiguous()
     statistics = text_statistics(tokens, is_generated)
-    assert (statistics.entropy, statistics.stutter) == (pytest.approx(math.log(4)), 0)
+    assert statistics.entropy == pytest.approx(math.log(4))
     assert (statistics.distinct[3], statistics.repetition, statistics.duplicate_share) == (
         0.5,
         0,
@@ -208,7 +202,7 @@ def test_nothing_generated_is_zero_throughout():
     tokens = torch.randint(5, (3, 6))
     statistics = text_statistics(tokens, torch.zeros_like(tokens, dtype=torch.bool))
     assert (statistics.num_tokens, statistics.entropy, statistics.sample_entropy) == (0, 0, 0)
-    assert (statistics.distinct, statistics.repetition, statistics.stutter) == ((0, 0, 0, 0), 0, 0)
+    assert (statistics.distinct, statistics.repetition) == ((0, 0, 0, 0), 0)
     short = torch.zeros(2, 1, dtype=torch.long)
     assert text_statistics(short, short == 0).distinct == (0.5, 0, 0, 0)
 
@@ -248,6 +242,6 @@ def test_a_wrong_variant_would_be_told_apart():
     is_generated = torch.rand(6, 9, generator=generator) < 0.9
     is_all = torch.ones_like(is_generated)
     right, wrong = text_statistics(tokens, is_generated), text_statistics(tokens, is_all)
-    for name in ("entropy", "sample_entropy", "stutter", "repetition"):
+    for name in ("entropy", "sample_entropy", "repetition"):
         assert abs(getattr(right, name) - getattr(wrong, name)) > 1e-6
     assert all(a != b for a, b in itertools.pairwise(right.distinct))
