@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.data.sentences import pack_sentences, split_sentences
+from cdcd.data.sentences import pack_sentences, split_long, split_sentences
 
 TEXTS = [
     "He came. |She left! |Why? |Nobody knew.",
@@ -69,3 +69,13 @@ def test_pieces_are_few():
 
 def test_a_long_text_takes_no_long_time():
     assert len(split_sentences("He came. " * 20_000)) == 20_000
+
+
+def test_further_pieces_stand_behind_all_texts_and_return_to_their_own():
+    texts = ["A b.", "One two. Three four. Five!", "", "Far too long a sentence. Six."]
+    pieces = split_long(texts, lambda text: len(text) <= 12)
+    assert pieces.texts == ["A b.", "One two.", "", "", "Three four.", "Five!", "Six."]
+    assert pieces.owners == [0, 1, 2, 3, 1, 1, 3]
+    assert (pieces.too_long, pieces.unread) == ([1, 3], [3])
+    grouped = pieces.by_text(pieces.texts)
+    assert grouped == [["A b."], ["One two.", "Three four.", "Five!"], [""], ["", "Six."]]

@@ -21,7 +21,6 @@ from cdcd.evaluation.held_out_pairs import (
     training_pairs,
 )
 from cdcd.evaluation.sweep import FinishedRows
-from cdcd.evaluation.timed_translation import draw_timed
 from cdcd.evaluation.translation_evaluation import TranslationConfig, TranslationEvaluation
 from cdcd.evaluation.translators import System, jobs_of
 from cdcd.inference.mask_predict import Predicted
@@ -140,7 +139,7 @@ def test_a_perfect_translator_is_right_throughout(tmp_path):
     assert found.scores.bleu.value == pytest.approx(100)
     assert (found.exact.num_right, found.exact.num_sentences, found.exact.reasons) == (30, 30, {})
     assert (found.scores.repetition, found.scores.missing_words) == (0, 0)
-    assert (found.num_too_long, found.is_warmed_up) == (0, True)
+    assert found.num_too_long == 0
     assert found.sentences_per_second > 0
 
 
@@ -285,32 +284,6 @@ def test_an_autoregressive_run_has_its_usual_rows_once(tmp_path):
 # How it is translated
 
 
-@pytest.mark.parametrize(("count", "samples"), [(1, 1), (8, 1), (19, 1), (24, 1), (19, 3), (9, 20)])
-def test_the_warm_up_changes_no_noise(count, samples):
-    answers = {}
-
-    def answer(number, sample, _):
-        return answers.setdefault((number, sample), REFERENCES[(5 * number + sample) % COUNT])
-
-    translator = Scripted(answer, sure=lambda number, sample: 10.0 * number + sample)
-    drawn = draw_timed(translator, SOURCES[:count], num_samples=samples, seed=3, batch_size=8)
-    places = [place for call in translator.calls for place in call]
-    assert sorted(places) == [(3, i, j) for i in range(count) for j in range(samples)]
-    expected = [[answers[i, j] for j in range(samples)] for i in range(count)]
-    assert drawn.samples.texts == expected
-    assert drawn.samples.confidence == [[10 * i + j for j in range(samples)] for i in range(count)]
-    assert drawn.is_warmed_up == (count // max(1, 8 // samples) > 1)
-    assert all(len(call) <= 8 for call in translator.calls)
-
-
-def test_the_time_is_that_of_full_batches_after_the_first(monkeypatch):
-    clock = iter([0.0, 100.0, 200.0, 203.0])
-    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    assert draw_timed(Scripted(perfect), SOURCES[:27], batch_size=8).per_second == 16 / 3
-    clock = iter([0.0, 2.0])
-    assert draw_timed(Scripted(perfect), SOURCES[:10], batch_size=8).per_second == 5
-
-
 FITS, TOO_LONG = "Heute ist Montag.", "Heute " * 40 + "ist Montag."
 
 
@@ -389,7 +362,6 @@ def test_stopped_and_gone_on_is_uninterrupted(tmp_path):
     again = system(by_steps)
     found = evaluated([again], out, sweep=SWEEP)
     assert without_speed(found) == without_speed(whole)
-    assert found.rows[1].sentences_per_second is not None
     assert sum(map(len, again.translator.calls)) == 2 * COUNT
     third = system(by_steps)
     assert evaluated([third], out, sweep=SWEEP) == found

@@ -4,13 +4,13 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdcd.cli.model_options import chosen_settings, load_options, run_options, setting_options
 
 if TYPE_CHECKING:
+    from cdcd.data.sentences import Pieces
     from cdcd.inference.translator import Translator
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -53,12 +53,12 @@ def translate(options: Any) -> None:
     translator = load_translator(options.run, **load_options(options))
     settings = chosen_settings(options)
     translator.settings(settings, options.num_samples)
-    texts = arrange(lines, translator, options.long)
-    for warning in (*texts.warnings, *unknown_words(lines, translator)):
+    pieces, warnings = arrange(lines, translator, options.long)
+    for warning in (*warnings, *unknown_words(lines, translator)):
         print(f"{options.parser.prog}: warning: {warning}", file=sys.stderr)
     with SamplingProgress(1, "translating") as progress:
         translated = translator.translate(
-            texts.pieces,
+            pieces.texts,
             num_samples=options.num_samples,
             utility=options.utility,
             seed=options.seed,
@@ -66,7 +66,8 @@ def translate(options: Any) -> None:
             callback=progress,
             **settings,
         )
-    translations = texts.join(translated)
+    one_line = [" ".join(text.splitlines()) for text in translated]
+    translations = [" ".join(parts) for parts in pieces.by_text(one_line)]
     output = "".join(f"{text}\n" for text in translations)
     if options.json:
         pairs = zip(lines, translations, strict=True)
@@ -124,61 +125,30 @@ def _decoded(row: bytes, name: str) -> str:
 # Lines that are too long, and words that are not known
 
 
-@dataclass(frozen=True)
-class Texts:
-    """The texts to translate for some lines: each line, or its first piece, and behind them the others.
+def arrange(
+    lines: Sequence[str], translator: "Translator", long: str
+) -> tuple["Pieces", list[str]]:
+    """Returns the lines, those that are too long in pieces or empty, and warnings of these."""
+    from cdcd.data.sentences import split_long
 
-    So a line has the same number, and the same samples, whatever the lines before it are.
-    """
-
-    pieces: list[str]
-    owners: list[int]
-    """The line of each piece."""
-    warnings: list[str]
-
-    def join(self, translations: Sequence[str]) -> list[str]:
-        """Returns the translation of each line, on one line."""
-        parts: dict[int, list[str]] = {}
-        for owner, text in zip(self.owners, translations, strict=True):
-            parts.setdefault(owner, []).append(" ".join(text.splitlines()))
-        return [" ".join(parts[owner]) for owner in sorted(parts)]
-
-
-def arrange(lines: Sequence[str], translator: "Translator", long: str) -> Texts:
-    """Splits lines that are too long for the model into pieces; never within a sentence."""
-    from cdcd.data.sentences import pack_sentences
-
-    room = translator.config.data.source_length
-    too_long = [n for n, line in enumerate(lines) if not _fits(line, translator)]
-    if too_long and long == "refuse":
-        raise ValueError(f"{_named(too_long)}: longer than the {room} tokens that this model reads")
-    if too_long and long == "skip":
-        warning = (
-            f"{_named(too_long)}: longer than the {room} tokens that this model reads; left empty"
-        )
-        kept = [line if _fits(line, translator) else "" for line in lines]
-        return Texts(kept, list(range(len(lines))), [warning])
-    pieces = {n: pack_sentences(lines[n], lambda text: _fits(text, translator)) for n in too_long}
-    if cut := [n for n in too_long if not all(_fits(piece, translator) for piece in pieces[n])]:
+    limit = translator.config.data.source_length
+    pieces = split_long(lines, translator.fits)
+    reason = f"{_named(pieces.too_long)}: longer than the {limit} tokens that this model reads"
+    if pieces.too_long and long == "refuse":
+        raise ValueError(reason)
+    if pieces.too_long and long == "skip":
+        kept = [line if translator.fits(line) else "" for line in lines]
+        return split_long(kept, translator.fits), [f"{reason}; left empty"]
+    if pieces.unread:
         raise ValueError(
-            f"{_named(cut)}: a sentence is longer than the {room} tokens that this model reads; "
-            f"break it up"
+            f"{_named(pieces.unread)}: a sentence is longer than the {limit} tokens that this model "
+            f"reads; break it up"
         )
-    rest = [(n, piece) for n in too_long for piece in pieces[n][1:]]
-    return Texts(
-        [*(pieces[n][0] if n in pieces else line for n, line in enumerate(lines)),
-         *(piece for _, piece in rest)],
-        [*range(len(lines)), *(n for n, _ in rest)],
-        [
-            f"line {n + 1} has {translator.num_tokens(lines[n])} tokens, this model reads at most "
-            f"{room}: translated in {len(pieces[n])} pieces"
-            for n in too_long
-        ],
-    )  # fmt: skip
-
-
-def _fits(text: str, translator: "Translator") -> bool:
-    return translator.num_tokens(text) <= translator.config.data.source_length
+    return pieces, [
+        f"line {n + 1} has {translator.num_tokens(lines[n])} tokens, this model reads at most "
+        f"{limit}: translated in {pieces.owners.count(n)} pieces"
+        for n in pieces.too_long
+    ]
 
 
 def _named(numbers: Sequence[int]) -> str:

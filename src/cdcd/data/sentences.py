@@ -7,8 +7,11 @@ long is noticed, one that was cut in the middle is translated wrongly.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
+T = TypeVar("T")
 CLOSING = "\"'”’“‘»«›‹)\\]}"
 END = re.compile(rf"[.!?…]+[{CLOSING}]*(?=\s)|[。！？｡]+[{CLOSING}」』）】》〉]*")
 """Marks that may end a sentence. Chinese and Japanese ones need no space."""
@@ -81,3 +84,41 @@ def pack_sentences(text: str, fits: Callable[[str], bool]) -> list[str]:
         else:
             pieces.append(sentence)
     return [piece.strip() for piece in pieces if piece.strip()]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of some texts: each text, or its first piece, and behind them all the others.
+
+    So a text has the same index, and the same samples, whatever the texts before it are.
+    """
+
+    texts: list[str]
+    owners: list[int]
+    """The index of the text that each piece belongs to."""
+    too_long: list[int]
+    """Indices of the texts that did not fit."""
+    unread: list[int]
+    """Those of them with a sentence that does not fit either; the piece is empty."""
+
+    def by_text(self, values: Sequence[T]) -> list[list[T]]:
+        """Returns the values of the pieces of each text."""
+        grouped: list[list[T]] = [[] for _ in set(self.owners)]
+        for owner, value in zip(self.owners, values, strict=True):
+            grouped[owner].append(value)
+        return grouped
+
+
+def split_long(texts: Sequence[str], fits: Callable[[str], bool]) -> Pieces:
+    """Splits the texts that do not fit into pieces; never within a sentence."""
+    too_long = [index for index, text in enumerate(texts) if not fits(text)]
+    pieces = {index: pack_sentences(texts[index], fits) or [""] for index in too_long}
+    unread = [index for index in too_long if not all(map(fits, pieces[index]))]
+    rest = [(index, piece) for index in too_long for piece in pieces[index][1:]]
+    first = [pieces[index][0] if index in pieces else text for index, text in enumerate(texts)]
+    return Pieces(
+        [piece if fits(piece) else "" for piece in [*first, *(piece for _, piece in rest)]],
+        [*range(len(texts)), *(index for index, _ in rest)],
+        too_long,
+        unread,
+    )

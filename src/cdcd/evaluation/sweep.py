@@ -115,14 +115,20 @@ def print_dimmed(lines: Iterator[str], console: Console) -> None:
         console.print(line, style="dim", markup=False)
 
 
+def hardware(device: torch.device) -> str:
+    """Returns the name of a processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
 def as_json(report: Mapping[str, Any]) -> str:
     """Returns a report as JSON, with what the numbers depend on besides the configuration."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
     environment = {
         "cdcd": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "device": device or platform.machine(),
+        "device": hardware(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
     }
     content = {**report, "environment": environment}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -6,15 +6,18 @@ samples where they are asked for. Rows are kept as they finish, so that the same
 where it was stopped.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from rich.console import Console
 
 from cdcd._version import __version__
+from cdcd.data.sentences import split_long
 from cdcd.evaluation.held_out import described, training_text
 from cdcd.evaluation.held_out_pairs import (
     HeldOutPairs,
@@ -25,11 +28,9 @@ from cdcd.evaluation.held_out_pairs import (
     training_pairs,
 )
 from cdcd.evaluation.sweep import FinishedRows, Setting, tracked
-from cdcd.evaluation.timed_translation import draw_timed
 from cdcd.evaluation.translation_report import (
     Difference,
     Exact,
-    FinishedRow,
     OverRuns,
     TranslationReport,
     TranslationRow,
@@ -37,7 +38,15 @@ from cdcd.evaluation.translation_report import (
     write_translation_report,
     write_translations,
 )
-from cdcd.evaluation.translators import BASELINE, Job, System, jobs_of, load_system, load_systems
+from cdcd.evaluation.translators import (
+    BASELINE,
+    MODELS,
+    Job,
+    System,
+    jobs_of,
+    load_system,
+    load_systems,
+)
 from cdcd.inference.translator import Done, Samples
 from cdcd.languages import numerals
 from cdcd.metrics.bleu import (
@@ -124,19 +133,17 @@ class TranslationEvaluation:
         how_scored = signatures(self.corpus)
         overlaps = self._overlaps()
         kept = FinishedRows(out / "rows.jsonl")
+        rows: list[TranslationRow] = []
         try:
-            rows = [
-                self._row(job, done, kept, f"{number} of {len(jobs)}")
-                for number, (job, done) in enumerate(
-                    tracked(jobs, self.console, "translating"), start=1
-                )
-            ]
+            for job, done in tracked(jobs, self.console, "translating"):
+                rows.append(self._row(job, done, kept, f"{len(rows) + 1} of {len(jobs)}"))
         except KeyboardInterrupt:
             self._say(f"finished rows are in {kept.path}; the same command goes on from there")
             raise
-        report = self._report(jobs, rows, how_scored, overlaps)
+        report = self._report(rows, how_scored, overlaps)
         paths = write_translation_report(report, out)
-        return report, [*paths, *write_translations(rows, self.corpus, self._compared(rows), out)]
+        compared = [*rows[0].texts, *(row.label for row in self._of_baseline(rows)[:1])]
+        return report, [*paths, *write_translations(rows, self.corpus, compared, out)]
 
     def _jobs(self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]) -> list[Job]:
         """Returns all rows, with their settings checked before the first is computed."""
@@ -162,22 +169,21 @@ class TranslationEvaluation:
                     known[text] = overlap(self.corpus, training, tokenizer)
         return {each.run: known[training_text(each.config)] for each in self.all_systems}
 
-    def _row(self, job: Job, done: Done, kept: FinishedRows, number: str) -> FinishedRow:
+    def _row(self, job: Job, done: Done, kept: FinishedRows, number: str) -> TranslationRow:
         known = kept.find(self._key(job))
         if known is None:
-            finished = self._translated(job, done)
-            kept.add(self._key(job), asdict(finished))
+            row = self._translated(job, done)
+            kept.add(self._key(job), asdict(row))
         else:
-            finished = FinishedRow.from_dict(known)
+            row = TranslationRow.from_dict({n: v for n, v in known.items() if n != "key"})
             # Names depend on the other runs of this evaluation.
-            named = {"system": job.label, "settings": job.reported, "run": job.system.run}
-            finished = replace(finished, row=replace(finished.row, **named))
-        row = finished.row
-        speed = row.sentences_per_second
-        per_second = "" if speed is None else f", {speed:.3g} sentences/s"
+            row = replace(row, **job.names)
         was_there = "" if known is None else " (was there)"
-        self._say(f"{number}, {row.label}: {row.scores.bleu.value:.2f} BLEU{per_second}{was_there}")
-        return finished
+        self._say(
+            f"{number}, {row.label}: {row.scores.bleu.value:.2f} BLEU, "
+            f"{row.sentences_per_second:.3g} sentences/s{was_there}"
+        )
+        return row
 
     def _say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -199,37 +205,43 @@ class TranslationEvaluation:
             "cdcd": __version__,
         }
 
-    def _translated(self, job: Job, done: Done) -> FinishedRow:
-        drawn = draw_timed(
-            job.system.translator,
-            self.corpus.sources,
-            num_samples=job.num_samples,
+    def _translated(self, job: Job, done: Done) -> TranslationRow:
+        translator, count = job.system.translator, job.num_samples
+        pieces = split_long(self.corpus.sources, translator.fits)
+        started = time.perf_counter()
+        drawn = translator.scored_samples(
+            pieces.texts,
+            num_samples=count,
             seed=self.config.seed,
             batch_size=self.config.batch_size,
-            settings=job.changes,
-            done=done,
+            callback=done,
+            **job.changes,
         )
-        first = [each[0] for each in drawn.samples.texts]
+        seconds = time.perf_counter() - started
+        samples = Samples(
+            [
+                [" ".join(filter(None, sample)) for sample in zip(*each, strict=True)]
+                for each in pieces.by_text(drawn.texts)
+            ],
+            [
+                [fmean(sample) for sample in zip(*each, strict=True)]
+                for each in pieces.by_text(drawn.confidence)
+            ],
+        )
         row = replace(
-            self._scored(job.label, first),
-            settings=job.reported,
-            run=job.system.run,
-            sentences_per_second=drawn.per_second,
-            is_warmed_up=drawn.is_warmed_up,
-            num_too_long=drawn.num_too_long,
-            num_unread=drawn.num_unread,
+            self._scored(job.label, [each[0] for each in samples.texts]),
+            **job.names,
+            sentences_per_second=len(pieces.texts) * count / seconds,
+            num_too_long=len(pieces.too_long),
+            num_unread=len(pieces.unread),
         )
-        if job.num_samples == 1:
-            return FinishedRow(row, first)
-        return self._decoded(row, first, drawn.samples, job.settings)
+        return row if count == 1 else self._decoded(row, samples, job.settings)
 
-    def _scored(self, system: str, texts: Sequence[str]) -> TranslationRow:
+    def _scored(self, system: str, texts: list[str]) -> TranslationRow:
         scores = score(texts, self.corpus, num_resamples=self.config.num_resamples)
-        return TranslationRow(system, {}, scores, exact=self._exact(texts))
+        return TranslationRow(system=system, scores=scores, exact=self._exact(texts), first=texts)
 
-    def _decoded(
-        self, row: TranslationRow, first: list[str], samples: Samples, settings: Any
-    ) -> FinishedRow:
+    def _decoded(self, row: TranslationRow, samples: Samples, settings: Any) -> TranslationRow:
         """Adds minimum Bayes-risk decoding to a row."""
         choices = mbr_batch(
             samples.texts,
@@ -246,8 +258,7 @@ class TranslationEvaluation:
             num_resamples=self.config.num_resamples,
         )
         decoded = chosen_samples(samples.texts, choices[:, -1])
-        row = replace(row, by_count=curve, exact_by_count=self._exact(decoded))
-        return FinishedRow(row, first, decoded)
+        return replace(row, by_count=curve, decoded=decoded, exact_by_count=self._exact(decoded))
 
     def _exact(self, texts: Sequence[str]) -> Exact | None:
         direction = self.held_out.direction
@@ -262,42 +273,41 @@ class TranslationEvaluation:
 
     def _report(
         self,
-        jobs: Sequence[Job],
-        rows: Sequence[FinishedRow],
+        rows: Sequence[TranslationRow],
         how_scored: dict[str, str],
         overlaps: dict[str, Overlap | None],
     ) -> TranslationReport:
         known = controls(self.corpus)
         if not self.config.controls:
             known = {"references": known["references"]}
-        all_rows = [*(self._scored(*each) for each in known.items()), *(each.row for each in rows)]
+        all_rows = [*(self._scored(*each) for each in known.items()), *rows]
         return TranslationReport(
             languages=languages_of(self.corpus),
             num_sentences=len(self.corpus.sources),
             signatures=how_scored,
             rows=all_rows,
-            differences=list(self._differences(jobs, rows)),
-            over_runs=_over_runs(jobs, rows),
+            differences=list(self._differences(rows)),
+            over_runs=self._over_runs(rows),
             protocol=self._protocol(overlaps),
             remarks=list(self._remarks(all_rows, overlaps)),
         )
 
-    def _differences(
-        self, jobs: Sequence[Job], rows: Sequence[FinishedRow]
-    ) -> Iterator[Difference]:
+    def _of_baseline(self, rows: Sequence[TranslationRow]) -> list[TranslationRow]:
+        return [row for row in rows if self.baseline is not None and row.run == self.baseline.run]
+
+    def _differences(self, rows: Sequence[TranslationRow]) -> Iterator[Difference]:
         """Compares each diffusion row with the baseline's beam search, and decoded samples with its samples."""
-        theirs = [each for job, each in zip(jobs, rows, strict=True) if job.system is self.baseline]
+        theirs = self._of_baseline(rows)
         if not theirs:
             return
-        beam = (theirs[0].row.label, theirs[0].first)
-        sampled = [(e.row.decoded_label, e.decoded) for e in theirs if e.decoded is not None]
-        for job, each in zip(jobs, rows, strict=True):
-            if job.system.config.model != "diffusion":
-                continue
-            yield self._difference(beam, (each.row.label, each.first))
-            if each.decoded is not None:
-                for other in (beam, *sampled[:1]):
-                    yield self._difference(other, (each.row.decoded_label, each.decoded))
+        beam = (theirs[0].label, theirs[0].first)
+        sampled = [(row.decoded_label, row.decoded) for row in theirs if row.decoded is not None]
+        for row in rows:
+            if row.model == MODELS["diffusion"]:
+                yield self._difference(beam, (row.label, row.first))
+                if row.decoded is not None:
+                    for other in (beam, *sampled[:1]):
+                        yield self._difference(other, (row.decoded_label, row.decoded))
 
     def _difference(
         self, first: tuple[str, Sequence[str]], second: tuple[str, Sequence[str]]
@@ -305,6 +315,15 @@ class TranslationEvaluation:
         resamples = self.config.num_resamples
         bleu = bleu_difference(first[1], second[1], self.corpus, num_resamples=resamples)
         return Difference(first[0], second[0], bleu)
+
+    def _over_runs(self, rows: Sequence[TranslationRow]) -> list[OverRuns]:
+        """Averages over runs of one model under one setting."""
+        theirs = self._of_baseline(rows)
+        groups: dict[tuple[str, str], list[TranslationRow]] = {}
+        for row in rows:
+            if row not in theirs:
+                groups.setdefault((str(row.model), repr(row.settings)), []).append(row)
+        return [OverRuns.of(name, same) for (name, _), same in groups.items() if len(same) > 1]
 
     def _protocol(self, overlaps: dict[str, Overlap | None]) -> dict[str, Any]:
         return asdict(self.config) | {
@@ -342,30 +361,10 @@ class TranslationEvaluation:
                 f"{num_too_long} sentences are too long for a model: translated in pieces; of "
                 f"{num_unread} a piece is too long even so, and left out"
             )
-        timed = [row.is_warmed_up for row in rows if row.sentences_per_second is not None]
-        if timed:
-            warm = "the first batch left out" + ("" if all(timed) else " where full ones follow")
-            yield (
-                f"sentences/s: translations in batches of {self.config.batch_size} on "
-                f"{self.systems[0].hardware}, {warm}; n samples take n times as long"
-            )
-
-    def _compared(self, rows: Sequence[FinishedRow]) -> list[str]:
-        """Returns the labels of the texts whose examples are written: the first run's and the baseline's."""
-        labels = ["source", "reference", rows[0].row.label]
-        labels += [rows[0].row.decoded_label] if rows[0].decoded is not None else []
-        if self.baseline is not None:
-            labels += [e.row.label for e in rows if e.row.run == self.baseline.run][:1]
-        return labels
-
-
-def _over_runs(jobs: Sequence[Job], rows: Sequence[FinishedRow]) -> list[OverRuns]:
-    """Averages over runs of one model under one setting."""
-    groups: dict[tuple[str, str], list[TranslationRow]] = {}
-    for job, each in zip(jobs, rows, strict=True):
-        if job.system.name != BASELINE:
-            groups.setdefault((job.model, repr(job.reported)), []).append(each.row)
-    return [OverRuns.of(name, same) for (name, _), same in groups.items() if len(same) > 1]
+        yield (
+            f"sentences/s: translations in batches of {self.config.batch_size} on "
+            f"{self.systems[0].hardware}; n samples take n times as long"
+        )
 
 
 def load_evaluation(

@@ -46,28 +46,32 @@ class Exact:
         return f"{self.share:.1%} right" + (f"; {wrong}" if wrong else "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TranslationRow:
-    """A system under one setting."""
+    """A system under one setting, with its translations."""
 
     system: str
-    settings: Setting
+    settings: Setting = field(default_factory=dict)
+    run: str | None = None
+    model: str | None = None
+    """The system without its run: runs of one model are averaged."""
     scores: Scores
     """The scores of one translation of each sentence."""
-    sentences_per_second: float | None = None
-    """Translations finished in a second, one of each sentence or several."""
+    exact: Exact | None = None
     by_count: list[ByCount] = field(default_factory=list)
     """Minimum Bayes-risk decoding of more and more samples."""
-    run: str | None = None
-    is_warmed_up: bool = False
-    """True if the time leaves out a first batch."""
+    exact_by_count: Exact | None = None
+    """The verdicts on minimum Bayes-risk decoding of the most samples."""
+    sentences_per_second: float | None = None
+    """Translations finished in a second, one of each sentence or several."""
     num_too_long: int = 0
     """Lines that have more tokens than the model reads."""
     num_unread: int = 0
     """Those of them with a sentence that is too long by itself."""
-    exact: Exact | None = None
-    exact_by_count: Exact | None = None
-    """The verdicts on minimum Bayes-risk decoding of the most samples."""
+    first: list[str]
+    """One translation of each sentence."""
+    decoded: list[str] | None = None
+    """The choice by minimum Bayes risk from the most samples."""
 
     @property
     def label(self) -> str:
@@ -75,29 +79,21 @@ class TranslationRow:
 
     @property
     def decoded_label(self) -> str:
-        """The label of minimum Bayes-risk decoding of the most samples."""
         return f"{self.label}, {self.by_count[-1].num_samples} samples"
 
-
-@dataclass(frozen=True)
-class FinishedRow:
-    """A row and its translations."""
-
-    row: TranslationRow
-    first: list[str]
-    """One translation of each sentence."""
-    decoded: list[str] | None = None
-    """The choice by minimum Bayes risk from the most samples."""
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """The translations by their labels."""
+        decoded = {} if self.decoded is None else {self.decoded_label: self.decoded}
+        return {self.label: self.first} | decoded
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "FinishedRow":
+    def from_dict(cls, values: Mapping[str, Any]) -> "TranslationRow":
         """Returns the row that `dataclasses.asdict` turned into a dictionary."""
-        row = dict(values["row"])
-        row["scores"] = from_dict(Scores, row["scores"])
-        row["by_count"] = [from_dict(ByCount, each) for each in row["by_count"]]
-        for name in ("exact", "exact_by_count"):
-            row[name] = row[name] and Exact(**row[name])
-        return cls(TranslationRow(**row), values["first"], values["decoded"])
+        exact = {n: values[n] and Exact(**values[n]) for n in ("exact", "exact_by_count")}
+        by_count = [from_dict(ByCount, each) for each in values["by_count"]]
+        scores = from_dict(Scores, values["scores"])
+        return cls(**{**values, **exact, "scores": scores, "by_count": by_count})
 
 
 @dataclass(frozen=True)
@@ -178,15 +174,20 @@ class TranslationReport:
     remarks: list[str] = field(default_factory=list)
     """Facts of the test set that a reader must know."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the report without the translations, which have files of their own."""
+        report = asdict(self)
+        for row in report["rows"]:
+            del row["first"], row["decoded"]
+        return report
+
     def lines(self, swept: str) -> dict[str, list[TranslationRow]]:
         """Groups the rows that have a setting, in its order, by system and their other settings."""
         lines: dict[str, list[TranslationRow]] = {}
-        for row in self.rows:
-            if swept in row.settings:
-                rest = {name: value for name, value in row.settings.items() if name != swept}
-                lines.setdefault(label_of(row.system, rest), []).append(row)
-        for rows in lines.values():
-            rows.sort(key=lambda row: row.settings[swept])
+        rows = [row for row in self.rows if swept in row.settings]
+        for row in sorted(rows, key=lambda row: row.settings[swept]):
+            rest = {name: value for name, value in row.settings.items() if name != swept}
+            lines.setdefault(label_of(row.system, rest), []).append(row)
         return lines
 
 
@@ -217,19 +218,18 @@ def write_translation_report(report: TranslationReport, folder: Path) -> list[Pa
         pictures["bleu_by_samples.png"] = partial(plot_bleu_by_count, report)
     if report.lines("num_steps"):
         pictures["bleu_by_steps.png"] = partial(plot_bleu_by_steps, report)
-    return write_files(folder, {"translation.json": as_json(asdict(report))}, pictures)
+    return write_files(folder, {"translation.json": as_json(report.as_dict())}, pictures)
 
 
 def write_translations(
-    rows: Sequence[FinishedRow], corpus: Corpus, compared: Sequence[str], folder: Path
+    rows: Sequence[TranslationRow], corpus: Corpus, compared: Sequence[str], folder: Path
 ) -> list[Path]:
     """Writes all translations, sentence n in line n, and examples under the compared labels."""
     texts: dict[str, Sequence[str]] = {"source": corpus.sources, "reference": corpus.references}
-    for each in rows:
-        texts[each.row.label] = each.first
-        if each.decoded is not None:
-            texts[each.row.decoded_label] = each.decoded
-    examples = "\n".join(_example_lines({name: texts[name] for name in compared})) + "\n"
+    for row in rows:
+        texts |= row.texts
+    shown = {name: texts[name] for name in ("source", "reference", *compared)}
+    examples = "\n".join(_example_lines(shown)) + "\n"
     hypotheses = {
         f"{name}.txt": "".join(f"{_one_line(line)}\n" for line in lines)
         for name, lines in zip(_file_names(texts), texts.values(), strict=True)

@@ -1,15 +1,12 @@
 """Translators under evaluation: their checkpoints, names, and the rows that each has."""
 
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cdcd.config import BeamConfig, DecodingConfig, RunConfig
-from cdcd.evaluation.sweep import Setting
+from cdcd.evaluation.sweep import Setting, hardware
 from cdcd.files import read_json
 from cdcd.inference.load import load_translator
 from cdcd.inference.translator import Translator
@@ -39,10 +36,7 @@ class System:
 
     @property
     def hardware(self) -> str:
-        if self.translator.device.type == "cuda":
-            return torch.cuda.get_device_name(self.translator.device)
-        processor = platform.processor() or platform.machine()
-        return f"{processor} CPU, {torch.get_num_threads()} threads"
+        return hardware(self.translator.device)
 
 
 def load_system(
@@ -102,9 +96,15 @@ class Job:
         return self.named(self.system.name)
 
     @property
-    def model(self) -> str:
-        """The label without the run."""
-        return self.named(MODELS[self.system.config.model])
+    def names(self) -> dict[str, Any]:
+        """The fields of the row that name it; they depend on the other runs of an evaluation."""
+        model = self.named(MODELS[self.system.config.model])
+        return {
+            "system": self.label,
+            "model": model,
+            "settings": self.reported,
+            "run": self.system.run,
+        }
 
     def named(self, name: str) -> str:
         return f"{name}: {self.mode}" if self.mode else name

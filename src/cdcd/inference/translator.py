@@ -130,6 +130,10 @@ class Translator(Model):
         """Counts the tokens of a text to translate, its end included."""
         return len(self.tokenizer.encode(text)) + 1
 
+    def fits(self, text: str) -> bool:
+        """Returns whether a text is short enough for the model to read."""
+        return self.num_tokens(text) <= self.config.data.source_length
+
     def encode(self, text: str) -> list[int]:
         """Returns a text as the model reads it."""
         tokens, length = [*self.tokenizer.encode(text), EOS], self.config.data.source_length
