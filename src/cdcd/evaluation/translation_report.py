@@ -228,8 +228,8 @@ def write_translations(
     texts: dict[str, Sequence[str]] = {"source": corpus.sources, "reference": corpus.references}
     for row in rows:
         texts |= row.texts
-    shown = {name: texts[name] for name in ("source", "reference", *compared)}
-    examples = "\n".join(_example_lines(shown)) + "\n"
+    selected = {name: texts[name] for name in ("source", "reference", *compared)}
+    examples = "\n".join(_example_lines(selected)) + "\n"
     hypotheses = {
         f"{name}.txt": "".join(f"{_one_line(line)}\n" for line in lines)
         for name, lines in zip(_file_names(texts), texts.values(), strict=True)
