@@ -78,7 +78,8 @@ def _shorter(arguments: list[str]) -> list[str]:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_runs(example, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    exec(compile(example, "README.md", "exec"), {})
+    shorter = example.replace("range(1000)", "range(10)")
+    exec(compile(shorter, "README.md", "exec"), {})
     assert capsys.readouterr().out
 
 
