@@ -81,8 +81,8 @@ def rows(markov):
     rest = torch.arange(2 * NUM_SAMPLES) >= NUM_SAMPLES
     assert torch.equal(all_held_out.where(~rest).tokens, evaluation.real.tokens)
     samples = [
-        Samples("data", (), "held-out text", evaluation.real),
-        Samples("other", (), "other held-out text", all_held_out.where(rest)),
+        Samples("data", {}, "held-out text", evaluation.real),
+        Samples("other", {}, "other held-out text", all_held_out.where(rest)),
         *evaluation._controls(),
     ]
     return {row.system.removeprefix("control: "): row for row in evaluation._rows(samples)}
@@ -94,13 +94,12 @@ def difference(one: Row, other: Row, name: str) -> float:
     return (a - b) / math.hypot(a_error, b_error)
 
 
-@pytest.mark.parametrize("control", ["shuffled", "unigram"])
-def test_text_without_syntax_is_told_from_real_text(rows, control):
-    assert difference(rows[control], rows["data"], "nll") > 10
-    assert rows[control].mean("nll")[0] > rows["data"].mean("nll")[0] + 0.5
+def test_text_without_syntax_is_told_from_real_text(rows):
+    assert difference(rows["shuffled"], rows["data"], "nll") > 10
+    assert rows["shuffled"].mean("nll")[0] > rows["data"].mean("nll")[0] + 0.5
     # Its unigram statistics are right: entropy alone tells nothing.
-    assert abs(difference(rows[control], rows["data"], "entropy")) < 4
-    assert rows[control].measured[0].mauve < rows["data"].measured[0].mauve - 0.1
+    assert abs(difference(rows["shuffled"], rows["data"], "entropy")) < 4
+    assert rows["shuffled"].measured[0].mauve < rows["data"].measured[0].mauve - 0.1
 
 
 def test_copied_text_is_told_from_real_text(rows):
@@ -179,7 +178,7 @@ def by_label(report: dict) -> dict[tuple, dict]:
 def test_there_is_a_row_for_every_setting_with_all_replicates(evaluated):
     _, report, _ = evaluated
     rows = by_label(report)
-    controls = {(f"control: {name}",) for name in ("shuffled", "unigram", "spliced")}
+    controls = {(f"control: {name}",) for name in ("shuffled", "spliced")}
     swept = {("cdcd", a, b) for a in ("0.5", "1.0") for b in ("3", "5")}
     baseline = {("baseline", t) for t in ("0.5", "1", "2")}
     assert set(rows) == {("data",)} | controls | swept | baseline
@@ -332,13 +331,16 @@ def test_copies_are_looked_for_in_what_a_systems_own_run_trained_on(place):
         training = training_sequences(model.config, model.tokenizer)
         copied = evaluation.prompts.with_tokens(training.rows(torch.arange(len(evaluation.real))))
         found += [
-            Samples("cdcd", (), "copied", copied, trained=run.config)
+            Samples("cdcd", {}, "copied", copied, trained=run.config)
             for run in evaluation.models.values()
         ]
     shares = [summary.copied_share for summary in evaluation._matches(found)]
     assert shares[0] == shares[3] == 1
     assert max(shares[1:3]) < 0.5
-    drawn = {s.source: s.trained for s in evaluation._all_samples([{"num_steps": 1}], [])}
+    drawn = {
+        s.source: s.trained
+        for s in evaluation._all_samples(evaluation._jobs([{"num_steps": 1}], []))
+    }
     for run in runs:
         assert drawn[f"{run}, seed 0"] == cdcd.load(run).config
 
@@ -407,7 +409,11 @@ def test_full_documents_are_never_ended(place):
     config = EvaluationConfig(num_samples=20, sequences="documents")
     evaluation = Evaluation([place / "baseline"], str(place / "judge"), config, console=silent())
     assert (evaluation.real.tokens >= 3).all()
-    [samples] = [s for s in evaluation._all_samples([{}], [{}]) if s.system == "autoregressive"]
+    [samples] = [
+        s
+        for s in evaluation._all_samples(evaluation._jobs([{}], []))
+        if s.system == "autoregressive"
+    ]
     assert not ((samples.texts.tokens == EOS) | (samples.texts.tokens == PAD)).any()
     assert samples.texts.is_generated.sum() == 20 * 12
 
@@ -729,7 +735,7 @@ def test_texts_are_scored_by_what_counts(place):
     config = EvaluationConfig(num_samples=12, mauve=False, matches=False)
     evaluation = Evaluation([place / "run"], str(place / "judge"), config, console=silent())
     real: Texts = evaluation.real
-    [row] = evaluation._rows([Samples("data", (), "held-out text", real)])
+    [row] = evaluation._rows([Samples("data", {}, "held-out text", real)])
     logits = cdcd.load(place / "judge").model(real.tokens)
     nll = -torch.log_softmax(logits, -1).gather(-1, real.tokens[..., None])[..., 0]
     expected = float(nll[real.is_generated].mean())

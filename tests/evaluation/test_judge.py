@@ -17,11 +17,10 @@ from cdcd.data.tokenizers import ByteTokenizer, SymbolTokenizer, WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD, UNKNOWN
 from cdcd.evaluation.exact import exact_scores
 from cdcd.evaluation.judge import (
+    Judge,
     RunReader,
-    TextJudge,
-    TokenJudge,
     load_judge,
-    score,
+    num_bytes,
     split_texts,
 )
 from cdcd.evaluation.texts import Texts
@@ -56,14 +55,14 @@ def diffusion_run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def judge(judge_run):
     found = load_judge(str(judge_run), WORDS, LENGTH, dtype="float64")
-    assert isinstance(found, TokenJudge)
+    assert found.tokenizer is None
     return found
 
 
 @pytest.fixture(scope="module")
 def byte_judge(byte_run):
     found = load_judge(str(byte_run), WORDS, LENGTH, dtype="float64")
-    assert isinstance(found, TextJudge)
+    assert found.tokenizer is WORDS
     return found
 
 
@@ -96,7 +95,7 @@ def test_nats_equal_a_computation_from_the_logits(judge, texts):
         # Each token from a reading of nothing but what stands before it.
         expected = 0.0
         for place in places:
-            logits = judge.model.model(row[None, : place + 1])[0, place]
+            logits = judge.reader.model.model(row[None, : place + 1])[0, place]
             expected -= float(log_probs(logits[None], row[place : place + 1]))
         assert float(nats) == pytest.approx(expected, rel=1e-9, abs=1e-12)
     assert found.min() == 0.0, "no sample is without generated tokens"
@@ -106,7 +105,7 @@ def test_nats_equal_a_computation_from_the_logits(judge, texts):
 def test_nats_do_not_depend_on_the_batch_or_on_what_does_not_count(judge, texts):
     whole = judge.nats(texts)
     for size in (1, 5):
-        small = TokenJudge("small", judge.model, batch_size=size)
+        small = Judge("small", judge.reader, batch_size=size)
         torch.testing.assert_close(small.nats(texts), whole, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(
             small.features(texts), judge.features(texts), rtol=1e-5, atol=1e-5
@@ -130,7 +129,7 @@ def test_nats_are_conditioned_on_the_prefix(judge, texts):
 def test_features_have_read_the_document_to_its_end_and_no_further(judge, texts):
     found = judge.features(texts)
     for row, end, feature in zip(texts.tokens, texts.ends().tolist(), found, strict=True):
-        expected = judge.model.model.features(row[None, :end])[0].float()
+        expected = judge.reader.model.model.features(row[None, :end])[0].float()
         torch.testing.assert_close(feature, expected)
     after = torch.arange(LENGTH) >= texts.ends()[:, None]
     changed = texts.with_tokens(torch.where(after, 9, texts.tokens))
@@ -182,25 +181,10 @@ def test_texts_are_split_where_the_generated_part_begins():
     assert split_texts(nothing_given, WORDS) == [("", "Mia was home.\n")]
 
 
-class Counting:
-    """A judge of two nats a generated token."""
-
-    name = "counting"
-
-    def nats(self, texts: Texts) -> Tensor:
-        return 2.0 * texts.is_generated.sum(1).double()
-
-    def features(self, texts: Texts) -> Tensor:
-        raise AssertionError
-
-
-def test_bytes_and_tokens_are_those_of_the_generated_part():
+def test_bytes_are_those_of_the_generated_part():
     rows = torch.tensor([[*WORDS.encode("Mia was home ."), EOS, PAD]])
     texts = Texts(rows, (torch.arange(6) >= 2)[None]).until_end()
-    scores = score(Counting(), texts, WORDS)
-    assert scores.num_tokens.tolist() == [3]
-    assert scores.num_bytes.tolist() == [len(" home.\n")]
-    assert scores.nats.tolist() == [6.0]
+    assert num_bytes(texts, WORDS) == [len(" home.\n")]
 
 
 def test_padding_that_counts_is_not_free(byte_judge):
@@ -208,10 +192,9 @@ def test_padding_that_counts_is_not_free(byte_judge):
     mia, was = WORDS.encode("Mia was", strict=True)
     rows = torch.tensor([[mia, was, PAD, PAD], [mia, was, EOS, PAD]])
     texts = Texts(rows, (torch.arange(4) >= 2).expand_as(rows)).until_end()
-    scores = score(byte_judge, texts, WORDS)
-    assert scores.num_tokens.tolist() == [2, 1]
-    assert scores.num_bytes.tolist() == [6, 1]
-    assert scores.nats[0] > 3 * scores.nats[1] > 0
+    assert num_bytes(texts, WORDS) == [6, 1]
+    nats = byte_judge.nats(texts)
+    assert nats[0] > 3 * nats[1] > 0
 
 
 @pytest.mark.parametrize("given", range(6))
@@ -220,14 +203,14 @@ def test_a_byte_is_a_byte_even_inside_a_character(given):
     tokenizer = ByteTokenizer()
     rows = torch.tensor([tokenizer.encode("aé€")])
     texts = Texts(rows, (torch.arange(6) >= given)[None])
-    assert score(Counting(), texts, tokenizer).num_bytes.tolist() == [6 - given]
+    assert num_bytes(texts, tokenizer) == [6 - given]
 
 
 def test_broken_bytes_are_counted_once_each():
     tokenizer = ByteTokenizer()
     rows = torch.tensor([[*tokenizer.encode("ab"), 3 + 0xFF, 3 + 0xC3, 3 + 0x28]])
     texts = Texts(rows, (torch.arange(5) >= 1)[None])
-    assert score(Counting(), texts, tokenizer).num_bytes.tolist() == [4]
+    assert num_bytes(texts, tokenizer) == [4]
 
 
 # Judges with a tokenizer of their own
@@ -253,7 +236,7 @@ def test_a_text_judge_reads_the_generated_text_after_the_given_one(byte_judge, t
 
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_padding_in_a_batch_changes_nothing(byte_judge, texts, batch_size):
-    small = TextJudge("small", byte_judge.reader, WORDS, batch_size=batch_size)
+    small = Judge("small", byte_judge.reader, WORDS, batch_size=batch_size)
     torch.testing.assert_close(small.nats(texts), byte_judge.nats(texts), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(
         small.features(texts), byte_judge.features(texts), rtol=1e-5, atol=1e-5
@@ -273,14 +256,14 @@ def test_a_text_judge_takes_the_nearest_context_that_fits(byte_judge, texts):
     reader = RunReader(byte_judge.reader.model)
     reader.length = 60
     pair = ("".join(map(chr, range(33, 126))), "Mia was home.")
-    given, counted = TextJudge("short", reader, WORDS)._fitted(*pair)
+    given, counted = Judge("short", reader, WORDS)._fitted(*pair)
     assert counted == reader.encode(pair[1])
     assert given == reader.encode(pair[0])[-(60 - len(counted)) :]
     reader.length = 13
-    assert TextJudge("short", reader, WORDS)._fitted(*pair) == ([], counted)
+    assert Judge("short", reader, WORDS)._fitted(*pair) == ([], counted)
     reader.length = 12
     with pytest.raises(ValueError, match="has 13 tokens by the judge short, which reads 12; use"):
-        TextJudge("short", reader, WORDS)._fitted(*pair)
+        Judge("short", reader, WORDS)._fitted(*pair)
 
 
 # Judges of transformers
@@ -324,7 +307,7 @@ def gpt2(tmp_path):
 def test_a_judge_of_transformers_equals_a_direct_computation(gpt2, texts):
     transformers = pytest.importorskip("transformers")
     judge = load_judge(f"hf:{gpt2}", WORDS, LENGTH, device="cpu")
-    assert isinstance(judge, TextJudge)
+    assert judge.tokenizer is WORDS
     assert judge.reader.length == 199
     model = transformers.AutoModelForCausalLM.from_pretrained(gpt2).eval()
     found, features = judge.nats(texts), judge.features(texts)
@@ -355,10 +338,8 @@ MARKOV = DataConfig(source="markov", length=9, num_states=5)
 TALES = DataConfig(source="tales", length=44, layout="documents")
 
 
-class Exact:
+class Exact(Judge):
     """A judge that knows the language."""
-
-    name = "exact"
 
     def __init__(self, log_prob_of) -> None:
         self.log_prob_of = log_prob_of
@@ -371,9 +352,6 @@ class Exact:
             ],
             dtype=torch.float64,
         )
-
-    def features(self, texts: Texts) -> Tensor:
-        raise AssertionError
 
 
 def half_given(tokens: Tensor) -> Texts:
@@ -474,7 +452,7 @@ def test_impossible_tales():
 
 
 def test_exact_scores_are_only_given_where_they_are_known(texts):
-    judge = Counting()
+    judge = Exact(lambda row: -2.0 * len(row))
     for data, tokenizer in (
         (DataConfig(source="some.txt"), WORDS),
         (DataConfig(source="tales", layout="stream"), WORDS),

@@ -18,7 +18,6 @@ from cdcd.evaluation.texts import (
     held_out_texts,
     shuffled,
     spliced,
-    unigram,
 )
 
 LENGTH = 10
@@ -176,17 +175,6 @@ def test_shuffling_leaves_in_place_what_does_not_count():
     mixed = shuffled(texts, seed=2)
     assert torch.equal(mixed.tokens[~texts.is_generated], texts.tokens[~texts.is_generated])
     assert torch.equal(mixed.tokens.sort(1).values, texts.tokens.sort(1).values)
-
-
-def test_unigram_text_keeps_what_is_given_and_draws_from_what_is_generated():
-    tokens = torch.tensor([[8, 8, 3, 3, 3, 4]] * 2_000)
-    texts = Texts(tokens, (torch.arange(6) >= 2).expand_as(tokens))
-    drawn = unigram(texts)
-    assert torch.equal(drawn.is_generated, texts.is_generated)
-    assert torch.equal(drawn.tokens[:, :2], tokens[:, :2])
-    share = (drawn.tokens[:, 2:] == 3).double().mean(0)
-    assert (abs(share - 0.75) < 5 * (0.75 * 0.25 / 2_000) ** 0.5).all()
-    assert set(drawn.tokens[:, 2:].unique().tolist()) == {3, 4}
 
 
 def test_spliced_text_is_copied_from_two_places_of_the_training_set(real):

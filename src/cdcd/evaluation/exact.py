@@ -48,7 +48,7 @@ def exact_scores(
     possible = torch.tensor([p is not None for p in log_probs])
     if not bool(possible.any()):
         return ExactScores(0.0, None, None)
-    right = Texts(whole.tokens[possible], whole.is_generated[possible])
+    right = whole.where(possible)
     count = int(right.is_generated.sum())
     return ExactScores(
         possible_share=float(possible.float().mean()),

@@ -6,12 +6,11 @@ also counted per byte, since its tokens are not the generator's.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -27,35 +26,10 @@ HUGGING_FACE = "hf:"
 MARKS = {EOS: "\n", PAD: "\ufffd"}
 
 
-@dataclass(frozen=True)
-class Scores:
-    """The scores of each sample under a judge."""
-
-    nats: Float[Tensor, " samples"]
-    """−ln p of the generated part given the rest before it."""
-    num_tokens: Int[Tensor, " samples"]
-    """Generated tokens, by the generator's tokenizer."""
-    num_bytes: Int[Tensor, " samples"]
-    """UTF-8 bytes of the generated text."""
-
-
-@runtime_checkable
-class Judge(Protocol):
-    """Scores texts, and describes them by features."""
-
-    @property
-    def name(self) -> str: ...
-    def nats(self, texts: Texts) -> Float[Tensor, " samples"]: ...
-    def features(self, texts: Texts) -> Float[Tensor, "samples width"]: ...
-
-
-def score(judge: Judge, texts: Texts, tokenizer: Tokenizer) -> Scores:
-    """Returns a judge's scores, with the counts that they are divided by."""
-    num_bytes = [
-        len(generated.encode("utf-8", "surrogateescape"))
-        for _, generated in split_texts(texts, tokenizer, errors="surrogateescape")
-    ]
-    return Scores(judge.nats(texts), texts.is_generated.sum(1), torch.tensor(num_bytes))
+def num_bytes(texts: Texts, tokenizer: Tokenizer) -> list[int]:
+    """Counts the UTF-8 bytes of the generated part of each text."""
+    pairs = split_texts(texts, tokenizer, errors="surrogateescape")
+    return [len(generated.encode("utf-8", "surrogateescape")) for _, generated in pairs]
 
 
 def split_texts(
@@ -159,51 +133,49 @@ class HuggingFaceReader:
         return states[torch.arange(len(tokens)), lengths].float()
 
 
-class TokenJudge:
-    """An autoregressive run that shares the generator's tokenizer."""
+class Judge:
+    """Scores texts, and describes them by features.
 
-    def __init__(self, name: str, model: AutoregressiveTextModel, batch_size: int = 256) -> None:
-        self.name, self.model, self.batch_size = name, model, batch_size
-        self.reader = RunReader(model)
-
-    def nats(self, texts: Texts) -> Float[Tensor, " samples"]:
-        batches = texts.tokens.split(self.batch_size), texts.is_generated.split(self.batch_size)
-        sums = [
-            (self.reader.nll(tokens).cpu() * counts).sum(1)
-            for tokens, counts in zip(*batches, strict=True)
-        ]
-        return torch.cat(sums).double()
-
-    def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
-        """Returns the last states of sequences at the end of what counts: what follows a document is no text."""
-        batches = texts.tokens.split(self.batch_size), texts.ends().split(self.batch_size)
-        return torch.cat([self.reader.features(*batch) for batch in zip(*batches, strict=True)])
-
-
-class TextJudge:
-    """A judge with a tokenizer of its own: reads the text that the generator's tokens stand for."""
+    `tokenizer` is the generator's, if the reader has another: then it reads the text of the tokens.
+    """
 
     def __init__(
         self,
         name: str,
         reader: RunReader | HuggingFaceReader,
-        tokenizer: Tokenizer,
-        batch_size: int = 64,
+        tokenizer: Tokenizer | None = None,
+        batch_size: int = 128,
     ) -> None:
         self.name, self.reader, self.tokenizer = name, reader, tokenizer
         self.batch_size = batch_size
 
     def nats(self, texts: Texts) -> Float[Tensor, " samples"]:
+        """Returns −ln p of the generated part of each text given the rest before it."""
+        batches = map(self._read, texts.split(self.batch_size))
+        sums = [(self.reader.nll(tokens).cpu() * counts).sum(1) for tokens, counts in batches]
+        return torch.cat(sums).double()
+
+    def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
+        """Returns the last hidden states of whole sequences, at the end of what counts."""
+        batches = map(self._read_whole, texts.split(self.batch_size))
+        return torch.cat([self.reader.features(*batch) for batch in batches])
+
+    def _read(self, texts: Texts) -> tuple[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]]:
+        """Returns the tokens that the judge reads, and True where they are generated."""
+        if self.tokenizer is None:
+            return texts.tokens, texts.is_generated
         pairs = [self._fitted(*pair) for pair in split_texts(texts, self.tokenizer)]
-        sums = []
-        for start in range(0, len(pairs), self.batch_size):
-            batch = pairs[start : start + self.batch_size]
-            nll = self.reader.nll(_padded([[*before, *after] for before, after in batch]))
-            sums += [
-                row[len(before) : len(before) + len(after)].sum()
-                for row, (before, after) in zip(nll.cpu(), batch, strict=True)
-            ]
-        return torch.stack(sums).double()
+        tokens, lengths = _padded([[*before, *after] for before, after in pairs])
+        starts = torch.tensor([len(before) for before, _ in pairs])
+        positions = torch.arange(tokens.shape[1])
+        return tokens, (positions >= starts[:, None]) & (positions < lengths[:, None])
+
+    def _read_whole(self, texts: Texts) -> tuple[Int[Tensor, "batch seq"], Int[Tensor, " batch"]]:
+        """Returns whole sequences and their lengths; one that is too long for the judge is cut."""
+        if self.tokenizer is None:
+            return texts.tokens, texts.ends()
+        whole = (before + generated for before, generated in split_texts(texts, self.tokenizer))
+        return _padded([self.reader.encode(text)[: self.reader.length] for text in whole])
 
     def _fitted(self, before: str, generated: str) -> tuple[list[int], list[int]]:
         """Encodes both parts as the judge's tokens, with the nearest context that fits."""
@@ -215,22 +187,14 @@ class TextJudge:
             )
         return given[max(len(given) + len(counted) - self.reader.length, 0) :], counted
 
-    def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
-        """Returns the last states of whole sequences; one that is too long for the judge is cut at its end."""
-        rows = [
-            self.reader.encode(before + generated)[: self.reader.length]
-            for before, generated in split_texts(texts, self.tokenizer)
-        ]
-        batches = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
-        return torch.cat(
-            [self.reader.features(_padded(b), torch.tensor([len(r) for r in b])) for b in batches]
-        )
 
-
-def _padded(rows: Sequence[list[int]]) -> Int[Tensor, "batch seq"]:
-    """Pads rows to one length, which changes no score of a causal model."""
+def _padded(
+    rows: Sequence[list[int]],
+) -> tuple[Int[Tensor, "batch seq"], Int[Tensor, " batch"]]:
+    """Pads rows to one length, which changes no score of a causal model; returns their lengths too."""
     longest = max(1, *(len(row) for row in rows))
-    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+    padded = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+    return padded, torch.tensor([len(row) for row in rows])
 
 
 def load_judge(
@@ -239,7 +203,7 @@ def load_judge(
     """Loads a judge by name: a run directory of an autoregressive model, or hf:NAME."""
     if name.startswith(HUGGING_FACE):
         reader = HuggingFaceReader(name.removeprefix(HUGGING_FACE), choose_device(device))
-        return TextJudge(name, reader, tokenizer)
+        return Judge(name, reader, tokenizer)
     model = load(Path(name), device=device, dtype=dtype)
     if not isinstance(model, AutoregressiveTextModel):
         raise ValueError(
@@ -247,10 +211,10 @@ def load_judge(
             f"cdcd train --model autoregressive --data.split judge"
         )
     if tokenizer_hash(model.tokenizer) != tokenizer_hash(tokenizer):
-        return TextJudge(name, RunReader(model), tokenizer)
+        return Judge(name, RunReader(model), tokenizer)
     if model.length < length:
         raise ValueError(
             f"the judge {name} reads sequences of {model.length} tokens, the generator writes {length}; "
             f"train the judge with --data.length {length}"
         )
-    return TokenJudge(name, model)
+    return Judge(name, RunReader(model))

@@ -1,7 +1,6 @@
 """Evaluation of text models (§6.2, §6.5): samples of runs and a baseline beside real text, before one judge."""
 
 import itertools
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from rich.console import Console
 
 from cdcd.config import RunConfig
 from cdcd.data.sequences import Sequences
-from cdcd.evaluation import texts as controls
 from cdcd.evaluation.exact import exact_scores
 from cdcd.evaluation.held_out import (
     KnownDocuments,
@@ -25,11 +23,18 @@ from cdcd.evaluation.held_out import (
     training_text,
     with_source,
 )
-from cdcd.evaluation.judge import Judge, load_judge, score, split_texts
+from cdcd.evaluation.judge import Judge, load_judge, num_bytes, split_texts
 from cdcd.evaluation.report_plots import CONTROL
-from cdcd.evaluation.sweep import Setting, tracked
+from cdcd.evaluation.sweep import Setting, label_of, tracked
 from cdcd.evaluation.text_report import Measured, Report, Row
-from cdcd.evaluation.texts import Texts, flat_arrays, held_out_texts, sample_texts
+from cdcd.evaluation.texts import (
+    Texts,
+    flat_arrays,
+    held_out_texts,
+    sample_texts,
+    shuffled,
+    spliced,
+)
 from cdcd.inference.autoregressive_text import AutoregressiveTextModel
 from cdcd.inference.diffusion_text import DiffusionTextModel
 from cdcd.inference.load import load
@@ -73,7 +78,7 @@ class EvaluationConfig:
     matches: bool = True
     """Find the longest match of each sample with the training set."""
     controls: bool = False
-    """Also measure shuffled text, unigram samples and pieces of the training set."""
+    """Also measure shuffled text and pieces of the training set."""
 
     def __post_init__(self) -> None:
         for name, least in (("num_samples", 2), ("num_seeds", 1), ("batch_size", 1)):
@@ -83,15 +88,15 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class Job:
-    """A set of samples to be drawn."""
+    """A system under one setting."""
 
     system: str
     run: str
     model: TextModel
-    base: Setting
-    changes: Setting
+    settings: Setting
     """The settings that the report names."""
-    seed: int
+    changes: Setting
+    """All changes of the model's own settings."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +104,10 @@ class Samples:
     """A set of samples of a system under one setting."""
 
     system: str
-    settings: tuple[tuple[str, Any], ...]
+    settings: Setting
     source: str
     texts: Texts
     run: str | None = None
-    seconds: float | None = None
     trained: RunConfig | None = None
     """The run whose training set they may be copied from; None: the first one."""
 
@@ -188,10 +192,10 @@ class Evaluation:
         self, settings: Sequence[Setting] = ({},), baseline_settings: Sequence[Setting] = ({},)
     ) -> Report:
         """Samples every system under every setting, and measures all at equal token counts."""
-        self._check_settings(settings, baseline_settings)
+        jobs = self._jobs(settings, baseline_settings)
         # A judge that cannot read so much text says so now.
         self.judge.nats(self.real.first(self.config.batch_size))
-        samples = list(self._all_samples(settings, baseline_settings))
+        samples = list(self._all_samples(jobs))
         return Report(
             rows=self._rows(samples),
             judge=self.judge_facts,
@@ -200,71 +204,54 @@ class Evaluation:
             examples=self._examples(samples),
         )
 
-    def _check_settings(
-        self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]
-    ) -> None:
-        """Refuses a bad setting before an hour of sampling, not after."""
-        for model in self.models.values():
-            for changes in settings:
-                chosen = model.settings({**self.base, **changes})
-                if isinstance(model, DiffusionTextModel):
-                    one = self.prompts.first(1)
-                    model.estimator(
-                        one.tokens.to(model.device),
-                        one.is_generated.to(model.device),
-                        chosen,
-                        noise=model.sampler.draw([(0,)]).noise,
-                    )
-        if self.baseline is not None:
-            for changes in baseline_settings:
-                self.baseline.settings(changes)
-
     # Samples
 
-    def _all_samples(
-        self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]
-    ) -> Iterator[Samples]:
-        config = self.config
-        yield Samples("data", (), "held-out text", self.real)
-        if config.controls:
-            yield from self._controls()
-        seeds = range(config.seed, config.seed + config.num_seeds)
+    def _jobs(self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]) -> list[Job]:
+        """Returns every system under every setting; refuses a bad setting before an hour of sampling."""
         jobs = [
-            Job(_name(model), run, model, self.base, changes, seed)
+            Job(_name(model), run, model, changes, {**self.base, **changes})
             for run, model in self.models.items()
-            for changes, seed in itertools.product(settings, seeds)
+            for changes in settings
         ]
         if self.baseline is not None:
-            jobs += [
-                Job("baseline", "baseline", self.baseline, {}, changes, seed)
-                for changes, seed in itertools.product(baseline_settings, seeds)
-            ]
-        for job, _ in tracked(jobs, self.console, "sampling"):
-            yield self._sampled(job)
+            jobs += [Job("baseline", "baseline", self.baseline, c, c) for c in baseline_settings]
+        one = self.prompts.first(1)
+        for job in jobs:
+            chosen = job.model.settings(job.changes)
+            if isinstance(job.model, DiffusionTextModel):
+                device, noise = job.model.device, job.model.sampler.draw([(0,)]).noise
+                tokens, is_generated = one.tokens.to(device), one.is_generated.to(device)
+                job.model.estimator(tokens, is_generated, chosen, noise=noise)
+        return jobs
+
+    def _all_samples(self, jobs: Sequence[Job]) -> Iterator[Samples]:
+        yield Samples("data", {}, "held-out text", self.real)
+        if self.config.controls:
+            yield from self._controls()
+        seeds = range(self.config.seed, self.config.seed + self.config.num_seeds)
+        sets = list(itertools.product(jobs, seeds))
+        for (job, seed), _ in tracked(sets, self.console, "sampling"):
+            yield self._sampled(job, seed)
 
     def _controls(self) -> Iterator[Samples]:
         training = training_sequences(self.run, self.tokenizer)
         for name, texts in (
-            ("shuffled", controls.shuffled(self.real)),
-            ("unigram", controls.unigram(self.real)),
-            ("spliced", controls.spliced(self.real, training)),
+            ("shuffled", shuffled(self.real)),
+            ("spliced", spliced(self.real, training)),
         ):
-            yield Samples(CONTROL + name, (), "control", texts)
+            yield Samples(CONTROL + name, {}, "control", texts)
 
-    def _sampled(self, job: Job) -> Samples:
-        started = time.perf_counter()
-        settings = {**job.base, **job.changes}
+    def _sampled(self, job: Job, seed: int) -> Samples:
+        changes = job.changes
         if isinstance(job.model, AutoregressiveTextModel) and self.config.sequences == "documents":
-            settings["suppress_eos"] = True
-        texts = sample_texts(job.model, self.prompts, settings, job.seed, self.config.batch_size)
-        seconds = time.perf_counter() - started
+            changes = {**changes, "suppress_eos": True}
+        texts = sample_texts(job.model, self.prompts, changes, seed, self.config.batch_size)
         return Samples(
             system=job.system,
-            settings=tuple(job.changes.items()),
-            source=f"{job.run}, seed {job.seed}",
+            settings=job.settings,
+            source=f"{job.run}, seed {seed}",
             texts=texts.counted(self.run.data.layout),
             run=job.run,
-            seconds=seconds,
             trained=with_source(job.model.config, self.data),
         )
 
@@ -275,10 +262,10 @@ class Evaluation:
         if num_tokens == 0:
             raise ValueError("one of the sets has no generated token: nothing can be measured")
         reference = None if self.reference is None else self._features(self.reference)
-        rows: dict[tuple[str, Any], Row] = {}
+        rows: dict[str, Row] = {}
         for each, match in zip(sets, self._matches(sets), strict=True):
-            key = (each.system, each.settings)
-            row = rows.setdefault(key, Row(each.system, dict(each.settings), []))
+            label = label_of(each.system, each.settings)
+            row = rows.setdefault(label, Row(each.system, each.settings, []))
             row.measured.append(self._measured(each, num_tokens, match, reference))
         return list(rows.values())
 
@@ -290,7 +277,7 @@ class Evaluation:
         reference: torch.Tensor | None,
     ) -> Measured:
         texts = samples.texts
-        scores = score(self.judge, texts, self.tokenizer)
+        nats, num_tokens_of_each = self.judge.nats(texts), texts.is_generated.sum(1)
         # Text compared with itself would have a MAUVE of 1.
         is_reference = self.config.mauve_reference == "original" and samples.system == "data"
         features = None if is_reference else self._features(texts)
@@ -299,8 +286,8 @@ class Evaluation:
             similarity = mauve(reference, features, seed=self.config.seed).score
         return Measured(
             source=samples.source,
-            nll=ratio_interval(scores.nats, scores.num_tokens.double(), seed=self.config.seed),
-            nats_per_byte=float(scores.nats.sum() / scores.num_bytes.sum().clamp(min=1)),
+            nll=ratio_interval(nats, num_tokens_of_each, seed=self.config.seed),
+            nats_per_byte=float(nats.sum()) / max(sum(num_bytes(texts, self.tokenizer)), 1),
             entropy=pooled_entropy_interval(
                 *first_tokens(texts.tokens, texts.is_generated, num_tokens)
             ),
@@ -308,7 +295,6 @@ class Evaluation:
             mauve=similarity,
             matches=match,
             exact=exact_scores(texts, self.run.data, self.tokenizer, self.judge),
-            seconds=samples.seconds,
             run=samples.run,
         )
 
@@ -361,7 +347,7 @@ class Evaluation:
         """Returns the first few samples of each row, the given text in «»; none is chosen."""
         examples: dict[str, list[str]] = {}
         for each in sets:
-            label = Row(each.system, dict(each.settings), []).label
+            label = label_of(each.system, each.settings)
             if label not in examples:
                 pairs = split_texts(each.texts.first(NUM_EXAMPLES), self.tokenizer)
                 examples[label] = [f"«{before}»{after}" for before, after in pairs]

@@ -40,8 +40,6 @@ class Measured:
     mauve: float | None = None
     matches: MatchSummary | None = None
     exact: ExactScores | None = None
-    seconds: float | None = None
-    """Time to sample."""
     run: str | None = None
     """The run that was sampled, if any."""
 

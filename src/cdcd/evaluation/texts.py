@@ -40,6 +40,10 @@ class Texts:
     def first(self, count: int) -> "Texts":
         return Texts(self.tokens[:count], self.is_generated[:count])
 
+    def split(self, size: int) -> "list[Texts]":
+        """Returns the samples in batches of a size."""
+        return list(map(Texts, self.tokens.split(size), self.is_generated.split(size)))
+
     def where(self, chosen: Bool[Tensor, " samples"]) -> "Texts":
         return Texts(self.tokens[chosen], self.is_generated[chosen])
 
@@ -135,24 +139,11 @@ def flat_arrays(sequences: Sequences) -> Iterator[np.ndarray]:
 
 def shuffled(texts: Texts, *, seed: int = 0) -> Texts:
     """Puts the real words of each sample in random order: unigram statistics without any syntax."""
-    generator = generator_for(seed, "shuffled")
-    noise = torch.rand(texts.tokens.shape, generator=generator)
-    length = texts.tokens.shape[1]
-    positions = torch.arange(length).expand_as(texts.tokens)
-    # Given tokens keep their positions; generated ones are sorted by noise among themselves.
-    order = torch.where(texts.is_generated, noise + 1, positions / length - 1).argsort(1)
-    slots = torch.where(texts.is_generated, positions + length, positions).argsort(1)
-    mixed = torch.empty_like(texts.tokens)
-    mixed.scatter_(1, slots, texts.tokens.gather(1, order))
-    return texts.with_tokens(mixed)
-
-
-def unigram(texts: Texts, *, seed: int = 0) -> Texts:
-    """Draws tokens independently from the real text's own frequencies."""
-    pool = texts.tokens[texts.is_generated]
-    generator = generator_for(seed, "unigram")
-    drawn = pool[torch.randint(len(pool), texts.tokens.shape, generator=generator)]
-    return texts.with_tokens(torch.where(texts.is_generated, drawn, texts.tokens))
+    generator, tokens = generator_for(seed, "shuffled"), texts.tokens.clone()
+    for row, is_generated in zip(tokens, texts.is_generated, strict=True):
+        words = row[is_generated]
+        row[is_generated] = words[torch.randperm(len(words), generator=generator)]
+    return texts.with_tokens(tokens)
 
 
 def spliced(texts: Texts, training: Sequences, *, seed: int = 0) -> Texts:
