@@ -82,11 +82,12 @@ def private_memory() -> int:
 
 
 def make_tokenizer(corpus: Path, unit: str, folder: Path) -> Path:
-    from cdcd.data.prepare.reading import documents
+    from cdcd.data.prepare.reading import Documents
     from cdcd.data.tokenizer_learning import learn_sentencepiece
 
     folder.mkdir()
-    learn_sentencepiece(documents(str(corpus), unit=unit), 32_000).save(folder)  # pyright: ignore[reportArgumentType]
+    documents = Documents(str(corpus), unit=unit)  # pyright: ignore[reportArgumentType]
+    learn_sentencepiece((text for (text,) in documents), 32_000).save(folder)
     return folder
 
 

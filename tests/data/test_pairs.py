@@ -19,8 +19,8 @@ from tiny import cdcd_main, contents, silent
 from cdcd.data.dataset_files import SPLITS
 from cdcd.data.pairs import PreparedPairs, holds_pairs
 from cdcd.data.prepare import PrepareConfig, encoding, prepare
-from cdcd.data.prepare.filtering import OUTCOMES, outcomes_of
 from cdcd.data.prepare.preparation import splits_of
+from cdcd.data.prepare.progress import OUTCOMES, outcomes_of
 from cdcd.data.prepare.writing import SplitWriter
 from cdcd.data.sequences import TokenDataset
 from cdcd.data.tokenizers import numerals_tokenizer
@@ -186,7 +186,7 @@ def test_what_is_left_out_is_counted(corpus):
     pairs = prepared(corpus, console=console, **changes, **limits)
     assert texts_of(pairs, "train") == [("abc", "xyz"), ("abcde", "xyzzy")]
     assert pairs.counts("train") == {"kept": 2, "empty": 2, "too_long": 2, "bad_ratio": 1}
-    said = "train: 7 pairs read: 2 kept, 2 with an empty side, 2 too long, 1 of a bad ratio"
+    said = "train: 2 kept, 2 empty, 2 too long, 1 bad ratio;"
     assert said in console.file.getvalue()
     assert json.loads((pairs.path / "dataset.json").read_text())["config"]["max_ratio"] == 2.0
 
@@ -281,7 +281,7 @@ def test_going_on_after_an_interruption(corpus, monkeypatch):
         ({"target_source": None, "max_ratio": 2.0}, r"max_ratio is for pairs: say where"),
         ({"max_ratio": 0.5}, r"max_ratio is 0.5, it must be at least 1"),
         ({"max_source_length": 0}, r"max_source_length is 0, it must be at least 1"),
-        ({"max_source_length": 1}, r"nothing is left to train on of \d+ pairs read: 0 kept, .* raise"),
+        ({"max_source_length": 1}, r"nothing is left to train on: of it 0 kept, .* raise the limits"),
         ({"valid_source": "{place}/a.en"}, r"valid_source needs valid_target_source, or target_col"),
         ({"test_target_source": "{place}/a.en"}, r"test_target_source needs test_source"),
     ],
@@ -342,7 +342,7 @@ def test_the_command(corpus, capsys):
     files = ["--source", corpus / "a.en", "--target-source", corpus / "a.de.xz"]
     assert cdcd_main("data", "prepare", *files, *options, "--out", out) == 0
     said = capsys.readouterr().out
-    assert "pairs read" in said
+    assert "train: " in said
     assert "too long" in said
     assert cdcd_main("data", "verify", out) == 0
     assert "set is whole: train, valid" in capsys.readouterr().out

@@ -11,7 +11,7 @@ import types
 import pytest
 
 from cdcd.data.corpus import read_documents
-from cdcd.data.prepare.reading import Documents, documents
+from cdcd.data.prepare.reading import Documents
 
 TEXT = "= A =\nfirst café\n\n\n= B =\nsecond\n"
 
@@ -76,7 +76,7 @@ def test_bytes_that_are_not_utf8_are_kept(tmp_path):
         text = "\n".join(read(file, unit=unit))
         assert text.encode("utf-8", "surrogateescape") == content
     with pytest.raises(ValueError, match=r"latin.txt, line 1: not UTF-8 text \("):
-        list(documents(str(file), errors="strict"))
+        read(file, errors="strict")
     later = write(tmp_path / "later.txt", b"fine\nfine\nca\xe9 \n")
     with pytest.raises(ValueError, match=r"later.txt, line 3: not UTF-8 text .*iconv"):
         read_documents(str(later))

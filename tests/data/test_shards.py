@@ -311,8 +311,6 @@ def test_a_rank_reads_only_its_rows():
 def test_bad_batches(numbers):
     with pytest.raises(ValueError, match=r"batch of 10 sequences cannot be shared by 4 ranks"):
         ShuffledBatches(numbers, 10, 0).batch(0, world_size=4)
-    with pytest.raises(ValueError, match=r"there are no sequences"):
-        ShuffledBatches(InMemory(torch.zeros(0, 2)), 10, 0)
 
 
 def test_a_batch_larger_than_the_corpus():

@@ -14,7 +14,6 @@ from tiny import train_tiny
 import cdcd
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.inference import diffusion_translator as module
-from cdcd.inference.diffusion_sampling import draw_for_samples
 from cdcd.inference.diffusion_translator import DiffusionTranslator, ends_at
 from cdcd.inference.mask_predict import mask_predict
 from cdcd.metrics.bleu import utility_for
@@ -136,7 +135,7 @@ def test_only_noisy_positions_are_predicted(monkeypatch, settings):
 def test_decoding_starts_from_noise(monkeypatch, settings):
     """At t_max, with the prediction that gave the length, and lengths in equal parts of their distribution."""
     translator, given, asked, started = masked_translator(), texts(3), [], []
-    drawn = draw_for_samples([(0, i, 0) for i in range(3)], 12, translator.sampler.table)
+    drawn = translator.sampler.draw([(0, i, 0) for i in range(3)])
     tries = settings.get("num_lengths", 1)
 
     def ask(logits, quantiles, temperature):

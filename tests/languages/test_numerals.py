@@ -212,13 +212,6 @@ def test_what_is_no_number(text, language):
     assert words.read_decimal(f"{text} point one", language) is None
 
 
-def test_numbers_out_of_range():
-    with pytest.raises(ValueError, match=r"the number is 1000000, it must be from 0 to 999999"):
-        words.cardinals(LARGEST + 1, "de")
-    with pytest.raises(ValueError, match=r"the year is 900, it must be from 1100 to 2099"):
-        words.years(900, "de")
-
-
 # Sentences
 
 
@@ -357,8 +350,6 @@ def test_mistakes():
         check("It is two o'clock.", "", "en-fr")
     with pytest.raises(ValueError, match=r"unknown direction fr; known: de-en, en-de"):
         sample_pairs(1, seed=0, direction="fr")
-    with pytest.raises(ValueError, match=r"unknown language fr; known: de, en"):
-        parse("Il est deux heures.", "fr")
     with pytest.raises(ValueError, match=r"'It is late.' is not a sentence of the task in en"):
         check("It is late.", "Es ist spät.", "en-de")
 

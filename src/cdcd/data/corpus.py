@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cdcd.data.prepare.reading import documents
+from cdcd.data.prepare.reading import Documents
 from cdcd.data.tokenizer_learning import learn_tokenizer
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD
@@ -35,7 +35,7 @@ def read_documents(source: str) -> list[str]:
         raise ValueError(
             f"there is no corpus {source!r}: give a text file, a folder or one of {', '.join(BUILT_IN)}"
         )
-    texts = [text for text in documents(str(path), errors="strict") if text.strip()]
+    texts = [text for (text,) in Documents(str(path), errors="strict") if text.strip()]
     if not texts:
         raise ValueError(f"the corpus {source} holds no text")
     return texts

@@ -72,10 +72,6 @@ class ShuffledBatches:
     batch_size: int
     seed: int
 
-    def __post_init__(self) -> None:
-        if len(self.sequences) == 0:
-            raise ValueError("there are no sequences to train on")
-
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Int[Tensor, "rows length"]:
         """Returns this rank's rows of training step `step`: whole epochs, each in a new order."""
         if self.batch_size % world_size:

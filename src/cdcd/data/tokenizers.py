@@ -266,7 +266,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise ValueError(f"{path} holds no tokenizer ({', '.join(LOADERS)})")
     if not path.is_file():
         raise ValueError(
-            f"there is no tokenizer {path}; give a folder, a run, a data set or a .model file"
+            f"there is no tokenizer {path}; give sentencepiece, words, symbols or bytes to make one, or "
+            f"a folder, a run, a data set or a .model file to take one over"
         )
     return _load(path)
 

@@ -19,7 +19,6 @@ from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS, ParallelDocuments
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.held_out import training_sequences
-from cdcd.languages import numerals
 from cdcd.metrics.bleu import Corpus
 from cdcd.seeding import generator_for
 from cdcd.training.corpora import built_in_pairs
@@ -37,7 +36,7 @@ class HeldOutPairs:
     corpus: Corpus
     name: str
     """The origin of the pairs."""
-    direction: numerals.Direction | None = None
+    direction: str | None = None
     """The direction of the built-in task, whose translations can be judged exactly."""
     remarks: tuple[str, ...] = ()
 
@@ -108,9 +107,7 @@ def _built_in(run: RunConfig, split: str, num_sentences: int) -> HeldOutPairs:
     seed = BUILT_IN_SEEDS[split]
     pairs = built_in_pairs(run.data, num_sentences, seed=seed, held_out=True)
     name = f"{BUILT_IN_PAIRS}, {split}: meanings that are held out, seed {seed}"
-    return HeldOutPairs(
-        _corpus(run, pairs), name, "en-de" if run.data.languages == "en-de" else "de-en"
-    )
+    return HeldOutPairs(_corpus(run, pairs), name, run.data.languages)
 
 
 def _prepared(

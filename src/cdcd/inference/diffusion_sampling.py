@@ -38,19 +38,6 @@ class SampleDraws:
         return SampleDraws(*(part.repeat_interleave(times, 0) for part in parts))
 
 
-def draw_for_samples(
-    seeds: Sequence[tuple[int, ...]], length: int, table: Float[Tensor, "vocab embed"]
-) -> SampleDraws:
-    """Draws for each sample from its seed, which is a path of integers."""
-    drawn = []
-    for seed in seeds:
-        generator = generator_for(*seed)
-        noise = torch.randn(length, table.shape[1], generator=generator)
-        uniform = torch.rand(length + 1, generator=generator)
-        drawn.append((noise, uniform[:-1], uniform[-1]))
-    return SampleDraws(*(torch.stack(part).to(table) for part in zip(*drawn, strict=True)))
-
-
 class DiffusionSampler:
     """A diffusion network with its table and its time warp.
 
@@ -67,8 +54,14 @@ class DiffusionSampler:
         self.recorder = make_recorder(compile, self.table.device)
 
     def draw(self, seeds: Sequence[tuple[int, ...]]) -> SampleDraws:
-        """Draws for sequences of the model's length."""
-        return draw_for_samples(seeds, self.run.data.length, self.table)
+        """Draws for each sample from its seed, which is a path of integers."""
+        length, drawn = self.run.data.length, []
+        for seed in seeds:
+            generator = generator_for(*seed)
+            noise = torch.randn(length, self.table.shape[1], generator=generator)
+            uniform = torch.rand(length + 1, generator=generator)
+            drawn.append((noise, uniform[:-1], uniform[-1]))
+        return SampleDraws(*(torch.stack(part).to(self.table) for part in zip(*drawn, strict=True)))
 
     def estimator(
         self,

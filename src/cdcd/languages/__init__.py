@@ -18,6 +18,7 @@ solver, a mask or a setting does to samples when nothing else is wrong:
     print(chain.log_prob(samples.tokens).mean(), chain.log_prob(data).mean())
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,12 +30,7 @@ __all__ = ["MarkovChain", "MarkovOracle", "markov_chain"]
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: the words of a tale do not need torch.
-    if name == "MarkovOracle":
-        from cdcd.languages.oracle import MarkovOracle
-
-        return MarkovOracle
-    if name in __all__:
-        from cdcd.languages import markov
-
-        return getattr(markov, name)
-    raise AttributeError(f"module 'cdcd.languages' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'cdcd.languages' has no attribute {name!r}")
+    module = "oracle" if name == "MarkovOracle" else "markov"
+    return getattr(import_module(f"cdcd.languages.{module}"), name)

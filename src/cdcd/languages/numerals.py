@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Literal, TypeAlias
 
 from cdcd.languages import number_words as words
 from cdcd.languages.number_words import LANGUAGES, Language
@@ -25,8 +24,7 @@ from cdcd.languages.phrasebook import FRAMES, KINDS, SLOT, Value, kinds_in
 from cdcd.languages.word_splitting import GLUE
 from cdcd.settings import unknown
 
-Direction: TypeAlias = Literal["en-de", "de-en"]
-DIRECTIONS: tuple[Direction, ...] = ("en-de", "de-en")
+DIRECTIONS = ("en-de", "de-en")
 HELD_OUT = 26
 """Number of 256 meanings that can be held out."""
 LENGTH = 32
@@ -76,7 +74,7 @@ def sample_pairs(
     count: int,
     *,
     seed: int,
-    direction: Direction = "en-de",
+    direction: str = "en-de",
     first: int = 0,
     held_out: bool | None = None,
 ) -> list[tuple[str, str]]:
@@ -90,9 +88,7 @@ def sample_pairs(
     return [_sample_pair(seed, number, direction, held_out) for number in numbers]
 
 
-def _sample_pair(
-    seed: int, number: int, direction: Direction, held_out: bool | None
-) -> tuple[str, str]:
+def _sample_pair(seed: int, number: int, direction: str, held_out: bool | None) -> tuple[str, str]:
     rng = random.Random(f"{seed} {number}")
     meaning = draw(rng)
     while held_out is not None and is_held_out(meaning) != held_out:
@@ -127,7 +123,6 @@ def _patterns(language: Language) -> tuple[tuple[str, list[tuple[str, str]], re.
 
 def parse(text: str, language: Language) -> set[Meaning]:
     """Returns what a sentence can mean; nothing where it is not one of this language."""
-    words.check_language(language)
     if text[:1] != text[:1].upper():
         return set()
     return {
@@ -163,7 +158,7 @@ class Verdict:
     """`right`, `not grammatical`, or what is wrong: `wrong number`, `wrong date`, …, `wrong words`."""
 
 
-def check(source: str, hypothesis: str, direction: Direction) -> Verdict:
+def check(source: str, hypothesis: str, direction: str) -> Verdict:
     """Judges a translation: right if and only if it is a wording of what the source means."""
     check_direction(direction)
     source_language, language = ("en", "de") if direction == "en-de" else ("de", "en")

@@ -30,19 +30,15 @@ class Kind:
     """Returns all wordings of a value in a language and a form."""
     read: Callable[[str, Language, str], Collection[Value]]
     """Returns the values with this wording: one, several (ihn), none."""
-    pattern: Callable[[Language, str], str]
+    pattern: Callable[[Language, str], str] = lambda language, form: ".+"
     """Returns a regular expression that every wording matches."""
-
-
-def _anything(language: Language, form: str) -> str:
-    return ".+"
 
 
 def _tabled(
     name: str,
     values: Sequence[Any],
     wordings: Callable[[Any, Language, str], list[str]],
-    pattern: Callable[[Language, str], str] = _anything,
+    pattern: Callable[[Language, str], str] = Kind.pattern,
 ) -> Kind:
     """Returns a kind of few enough values to look up."""
 
@@ -92,9 +88,7 @@ def _computed(
         value = read(text, language)
         return [] if value is None else [value]
 
-    return Kind(
-        name, examples, draw, lambda v, language, _: wordings(v, language), read_all, _anything
-    )
+    return Kind(name, examples, draw, lambda v, language, _: wordings(v, language), read_all)
 
 
 def _drawn_cardinal(rng: random.Random) -> int:

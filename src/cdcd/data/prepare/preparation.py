@@ -24,8 +24,7 @@ from cdcd.data.dataset_files import DESCRIPTION, FORMAT, PROGRESS, SIDES, SPLITS
 from cdcd.data.order import keys_for, mix
 from cdcd.data.prepare.config import PrepareConfig
 from cdcd.data.prepare.encoding import Encoded, available_cores, chunked, encode_in_order
-from cdcd.data.prepare.filtering import OUTCOMES, outcomes_in_words, outcomes_of
-from cdcd.data.prepare.progress import Progress, report
+from cdcd.data.prepare.progress import OUTCOMES, Progress, in_words, outcomes_of, report
 from cdcd.data.prepare.reading import Documents, Source, is_table
 from cdcd.data.prepare.reading_pairs import (
     BUILT_IN_COUNT,
@@ -104,13 +103,9 @@ def _source(config: PrepareConfig, source: str, target: str | None) -> Source:
 
 def _built_in(config: PrepareConfig) -> BuiltInPairs:
     """Returns pairs of which no meaning is both trained on and in `valid` or `test`."""
-
-    def is_held_out(number: int) -> bool:
-        split = SPLITS[splits_of(np.array([number]), config)[0]]
-        return split in ("valid", "test")
-
-    count = config.max_documents or BUILT_IN_COUNT
-    return BuiltInPairs(config.source, count=count, seed=config.seed, is_held_out=is_held_out)
+    splits = splits_of(np.arange(config.max_documents or BUILT_IN_COUNT), config)
+    is_held_out = np.isin(splits, [SPLITS.index("valid"), SPLITS.index("test")])
+    return BuiltInPairs(config.source, is_held_out.tolist(), seed=config.seed)
 
 
 def _documents(config: PrepareConfig, source: str, *columns: str | None) -> Documents:
@@ -161,13 +156,7 @@ def _side_folders(config: PrepareConfig, out: Path) -> list[Path]:
 def _make_tokenizer(config: PrepareConfig, source: Source, console: Console) -> Tokenizer:
     """Takes a tokenizer over, or learns one from what is trained on, both sides of it."""
     if config.tokenizer not in LEARNERS:
-        path = Path(config.tokenizer).expanduser()
-        if not path.exists():
-            raise ValueError(
-                f"there is no tokenizer {config.tokenizer!r}: give {', '.join(LEARNERS)} or the path of "
-                f"a run, a data set or a .model file"
-            )
-        return load_tokenizer(path)
+        return load_tokenizer(Path(config.tokenizer).expanduser())
     if config.tokenizer == "words" and is_built_in(config.source):
         return numerals_tokenizer()
     options = {}
@@ -280,7 +269,11 @@ class _Preparation:
 
     def _finish(self) -> None:
         progress, config = self.progress, self.config
-        self._check_train()
+        if not progress.outcomes["train"]["kept"]:
+            raise ValueError(
+                f"nothing is left to train on: of it {in_words(progress.outcomes['train'])}; add "
+                f"documents, raise the limits or lower the shares"
+            )
         for folder, side, writers in zip(
             _side_folders(config, self.out), progress.sides, self.writers, strict=True
         ):
@@ -291,26 +284,14 @@ class _Preparation:
                 for name in progress.splits
             }
             settings = {"dtype": self.dtype.name, "config": config.defining}
-            self._describe(folder, **settings, empty=progress.num_empty, splits=splits)
+            num_empty = sum(counts["empty"] for counts in progress.outcomes.values())
+            self._describe(folder, **settings, empty=num_empty, splits=splits)
         if config.is_pairs:
             hashes = {side: file_hash(self.out / side / DESCRIPTION) for side in SIDES}
             pairs = {name: c for name, c in progress.outcomes.items() if any(c.values())}
             self._describe(self.out, config=config.defining, sides=hashes, pairs=pairs)
         (self.out / PROGRESS).unlink()
         report(progress, config, self.console)
-
-    def _check_train(self) -> None:
-        counts = self.progress.outcomes["train"]
-        if counts["kept"]:
-            return
-        if self.config.is_pairs and any(counts.values()):
-            raise ValueError(
-                f"nothing is left to train on of {outcomes_in_words(counts)}; raise the limits"
-            )
-        raise ValueError(
-            f"all {self.progress.num_bytes:,} bytes of text fell into {', '.join(self.progress.splits)}: "
-            f"nothing is left to train on; add documents or lower the shares"
-        )
 
     def _describe(self, folder: Path, **contents: Any) -> None:
         """Writes the description of a data set, which makes it whole."""

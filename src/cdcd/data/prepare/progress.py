@@ -1,16 +1,21 @@
 """Progress of a preparation: the record that a killed process goes on from, and reports to the user."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Bool, Int64
 from rich.console import Console
 
 from cdcd.data.dataset_files import PROGRESS, SPLITS
 from cdcd.data.prepare.config import PrepareConfig
-from cdcd.data.prepare.filtering import OUTCOMES, outcomes_in_words
 from cdcd.data.prepare.writing import SplitProgress
 from cdcd.files import read_json, write_json
+
+OUTCOMES = ("kept", "empty", "too_long", "bad_ratio")
+"""Outcomes of documents and pairs: kept, or left out for a reason, which is counted."""
 
 
 @dataclass
@@ -56,34 +61,48 @@ class Progress:
         return sum(split.summary.bytes for side in self.sides for split in side.values())
 
     @property
-    def num_empty(self) -> int:
-        """Documents without text, which were left out."""
-        return sum(counts["empty"] for counts in self.outcomes.values())
-
-    @property
     def splits(self) -> list[str]:
         """The splits that hold documents."""
         return [name for name in SPLITS if self.outcomes[name]["kept"]]
 
 
+def outcomes_of(
+    lengths: Sequence[Int64[np.ndarray, " documents"]],
+    is_limited: Bool[np.ndarray, " documents"],
+    config: PrepareConfig,
+) -> Int64[np.ndarray, " documents"]:
+    """Returns indices into `OUTCOMES`, by the tokens of each side, ends included.
+
+    The limits hold for documents where `is_limited`; the first reason to leave one out counts.
+    """
+    limits = (config.max_source_length, config.max_target_length)
+    is_too_long = np.any(
+        [side > (limit or np.inf) for side, limit in zip(lengths, limits, strict=False)], axis=0
+    )
+    longer = np.max(lengths, axis=0) - 1
+    shorter = np.maximum(np.min(lengths, axis=0) - 1, 1)
+    is_bad_ratio = longer > (config.max_ratio or np.inf) * shorter
+    is_empty = np.min(lengths, axis=0) == 0
+    return np.select([is_empty, is_limited & is_too_long, is_limited & is_bad_ratio], [1, 2, 3], 0)
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """Returns the number of documents of each outcome, as text."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+
+
 def report(progress: Progress, config: PrepareConfig, console: Console) -> None:
     """Prints what was prepared, and what was left out and why."""
-    noun = "pairs" if config.is_pairs else "documents"
-    for name in progress.splits:
+    for name, counts in progress.outcomes.items():
         sides = [side[name].summary for side in progress.sides]
         tokens = " + ".join(f"{side.tokens:,}" for side in sides)
         size = " + ".join(f"{side.bytes / 1e6:,.1f}" for side in sides)
-        console.print(
-            f"{name}: {sides[0].documents:,} {noun}, {tokens} tokens, {size} MB", highlight=False
-        )
-        if any(side.unknown or side.undecodable for side in sides):
-            unknown, undecodable = sum(s.unknown for s in sides), sum(s.undecodable for s in sides)
+        if any(counts.values()):
+            line = f"{name}: {in_words(counts)}; {tokens} tokens, {size} MB"
+            console.print(line, highlight=False)
+        unknown, undecodable = sum(s.unknown for s in sides), sum(s.undecodable for s in sides)
+        if unknown or undecodable:
             console.print(f"  {unknown:,} of them unknown, {undecodable:,} bytes not UTF-8")
-    for name, counts in progress.outcomes.items():
-        if config.is_pairs and any(counts.values()):
-            console.print(f"{name}: {outcomes_in_words(counts)}", highlight=False)
-    if progress.num_empty and not config.is_pairs:
-        console.print(f"{progress.num_empty:,} empty documents were left out")
     for name, share in zip(SPLITS[1:], config.shares, strict=True):
         if share and name not in progress.splits:
             console.print(f"the split {name} is empty: raise {name}_share ({share})")

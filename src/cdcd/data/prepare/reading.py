@@ -90,13 +90,6 @@ class Documents:
         return ((text,) for text in UNITS[default if self.unit == "auto" else self.unit](lines))
 
 
-def documents(
-    source: str, *, unit: Unit = "auto", errors: str = "surrogateescape"
-) -> Iterator[str]:
-    """Yields the documents of a source."""
-    return (text for (text,) in Documents(source, unit=unit, errors=errors))
-
-
 def _files(source: str) -> list[Path]:
     path = Path(source).expanduser()
     if path.is_file():

@@ -4,7 +4,7 @@ They are two columns of one table (`reading.Documents`), two sources that are pa
 pairs drawn from the built-in task, `numerals[:en-de|:de-en]`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from cdcd.data.prepare.reading import Documents, Row
@@ -38,26 +38,18 @@ class ParallelDocuments:
 
 
 class BuiltInPairs:
-    """Pairs drawn from the built-in task; those of some numbers have meanings that no others have."""
+    """Pairs drawn from the built-in task; those that are held out have meanings that no others have."""
 
     size: int | None = None
 
-    def __init__(
-        self, source: str, *, count: int, seed: int, is_held_out: Callable[[int], bool]
-    ) -> None:
-        direction = source.partition(":")[2] or "en-de"
-        numerals.check_direction(direction)
-        self.direction: numerals.Direction = "de-en" if direction == "de-en" else "en-de"
-        self.source, self.count, self.seed, self.is_held_out = source, count, seed, is_held_out
+    def __init__(self, source: str, is_held_out: Sequence[bool], *, seed: int) -> None:
+        self.source, self.is_held_out, self.seed = source, is_held_out, seed
+        self.direction = source.partition(":")[2] or "en-de"
 
     def __iter__(self) -> Iterator[Row]:
-        for number in range(self.count):
+        for first, held_out in enumerate(self.is_held_out):
             ((english, german),) = numerals.sample_pairs(
-                1,
-                seed=self.seed,
-                direction=self.direction,
-                first=number,
-                held_out=self.is_held_out(number),
+                1, seed=self.seed, direction=self.direction, first=first, held_out=held_out
             )
             yield (english, german) if self.direction == "en-de" else (german, english)
 
