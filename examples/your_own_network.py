@@ -79,10 +79,11 @@ def main(arguments: list[str] | None = None) -> tuple[float, float]:
     noise = torch.randn(1000, LENGTH, EMBEDDING.dim)
     times = diffusion.time_grid(sampling, process, warp.schedule())
     samples = diffusion.sample(estimator, table, noise, times, sampling)
+    tokens = torch.where(is_noisy, samples.tokens, given)
 
     data = chain.sample(20000, LENGTH, generator=torch.default_generator)
     data = data[data[:, 0] == 0][:1000]
-    nlls = [-float(chain.log_prob(each).mean()) / LENGTH for each in (samples.tokens, data)]
+    nlls = [-float(chain.log_prob(each).mean()) / LENGTH for each in (tokens, data)]
     print(f"exact NLL: samples {nlls[0]:.3f}, data {nlls[1]:.3f} nats a token")
     return nlls[0], nlls[1]
 

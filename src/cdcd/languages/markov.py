@@ -25,7 +25,7 @@ class MarkovChain:
         return [f"w{state}" for state in range(self.num_states)]
 
     def sample(
-        self, count: int, length: int, *, generator: torch.Generator
+        self, count: int, length: int, *, generator: torch.Generator | None = None
     ) -> Int[Tensor, "count length"]:
         """Draws independent sequences."""
         first = torch.multinomial(self.initial, count, replacement=True, generator=generator)
