@@ -100,4 +100,4 @@ def test_moving_average_starts_fast_and_slows():
         average.update(step)
         decay = min(0.9, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * module.weight.detach()
-    torch.testing.assert_close(average.tensors()["weight"], expected)
+    torch.testing.assert_close(average.tensors["weight"], expected)

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 import cdcd
 from cdcd.data.prepare import PrepareConfig, prepare
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.inference.autoregressive_text import AutoregressiveTextModel
+from cdcd.inference.text_model import AutoregressiveTextModel
 from cdcd.languages import tales
 from cdcd.training import tasks
 from cdcd.training.build import build_model
@@ -185,13 +185,13 @@ def test_a_tied_head_is_the_embedding(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_names_the_step_and_no_noise_level(tmp_path, monkeypatch):
-    nll, calls = tasks.token_nll, []
+    nll, calls = tasks.cross_entropies, []
 
     def poisoned(*arguments):
         calls.append(0)
         return nll(*arguments) * (torch.nan if len(calls) == 3 else 1.0)
 
-    monkeypatch.setattr(tasks, "token_nll", poisoned)
+    monkeypatch.setattr(tasks, "cross_entropies", poisoned)
     with pytest.raises(ValueError, match="the loss is not finite at step 2; the last good"):
         train_tiny(tmp_path / "run", AUTOREGRESSIVE)
 

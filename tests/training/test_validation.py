@@ -9,7 +9,7 @@ import torch
 from tiny import metrics, start_tiny, tiny_config
 
 from cdcd.data.vocabulary import PAD
-from cdcd.diffusion.positions import take
+from cdcd.diffusion.logits import take
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.training.logging import read_metrics
 from cdcd.training.tasks import DiffusionTextTask

@@ -28,6 +28,7 @@ from cdcd._version import __version__
 from cdcd.config import RunConfig, read_config
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer
 from cdcd.files import file_hash, read_json, write_atomically, write_durably
+from cdcd.training.distributed import ALONE, World
 
 Tensors = dict[str, Tensor]
 
@@ -122,22 +123,9 @@ class RunDirectory:
     def folder(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:08d}"
 
-    def save(
-        self,
-        checkpoint: Checkpoint,
-        *,
-        keep: int,
-        spare: int | None = None,
-        sums: Mapping[str, str] | None = None,
-    ) -> Path:
-        """Writes a checkpoint, and deletes all but the last `keep` and that of step `spare`.
-
-        `sums` are the checksums of shards that the ranks have written into the folder of `begin`.
-        """
-        try:
-            final = self._write(checkpoint, sums)
-        except OSError as error:
-            raise ValueError(self.not_saved(checkpoint.step, error)) from None
+    def save(self, checkpoint: Checkpoint, *, keep: int, spare: int | None = None) -> Path:
+        """Writes a checkpoint, and deletes all but the last `keep` and that of step `spare`."""
+        final = self._write(checkpoint)
         for step in [s for s in self.steps() if s != checkpoint.step][: -(keep - 1) or None]:
             if step != spare:
                 _remove(self.folder(step))
@@ -148,43 +136,33 @@ class RunDirectory:
         final = self.folder(step)
         for left_over in final.parent.glob(".step-*"):
             shutil.rmtree(left_over, ignore_errors=True)
-        temporary = self._temporary(step)
+        temporary = final.with_name(f".{final.name}.writing")
         temporary.mkdir(parents=True)
         return temporary
 
-    def _temporary(self, step: int) -> Path:
-        final = self.folder(step)
-        return final.with_name(f".{final.name}.writing")
-
-    def _write(self, checkpoint: Checkpoint, shards: Mapping[str, str] | None = None) -> Path:
-        final, temporary = self.folder(checkpoint.step), self._temporary(checkpoint.step)
+    def _write(self, checkpoint: Checkpoint) -> Path:
+        """Writes a checkpoint; its shards, if there are any, are in the folder of `begin` already."""
+        shards = checkpoint.shards
+        temporary = self.begin(checkpoint.step) if shards is None else shards.parent
         try:
-            if shards is None:
-                self.begin(checkpoint.step)
-            files = {
-                "weights.safetensors": save(_contiguous(checkpoint.weights)),
-                "optimiser.safetensors": save(_contiguous(checkpoint.optimiser)),
-            }
-            for name, content in files.items():
+            sums = {}
+            for name, tensors in (
+                ("weights.safetensors", checkpoint.weights),
+                ("optimiser.safetensors", checkpoint.optimiser),
+            ):
+                content = save(_contiguous(tensors))
                 write_durably(temporary / name, content)
-            sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-            sums |= {f"{SHARDS}/{name}": hashed for name, hashed in (shards or {}).items()}
+                sums[name] = hashlib.sha256(content).hexdigest()
+            for file in sorted(shards.iterdir()) if shards is not None else ():
+                sums[f"{SHARDS}/{file.name}"] = file_hash(file)
             described = json.dumps({"step": checkpoint.step, "sha256": sums}, indent=2)
             write_durably(temporary / "checkpoint.json", described.encode())
+            final = self.folder(checkpoint.step)
             _remove(final)
             temporary.rename(final)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         return final
-
-    def not_saved(self, step: int, error: OSError) -> str:
-        """Returns the message for a checkpoint that could not be written."""
-        saved = self.steps()
-        kept = f"the checkpoint of step {saved[-1]} is safe" if saved else "there is none before it"
-        return (
-            f"could not save the checkpoint of step {step} in {self.path}: {error.strerror}; {kept}. "
-            f"Free some space, then: cdcd train --resume --out {shlex.quote(str(self.path))}"
-        )
 
     def existing_step(self, step: int | None = None) -> int:
         """Returns `step` if it has a checkpoint; without it, the step of the last checkpoint."""
@@ -198,44 +176,40 @@ class RunDirectory:
         return steps[-1] if step is None else step
 
     def load(
-        self,
-        step: int | None = None,
-        *,
-        with_optimiser: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
+        self, step: int | None = None, *, with_optimiser: bool = False, world: World = ALONE
     ) -> Checkpoint:
         """Reads a checkpoint, the last one unless `step` is given, and verifies its checksums.
 
         Each of several ranks verifies some of the shards.
         """
         step = self.existing_step(step)
-        shards = self.folder(step) / SHARDS
+        folder = self.folder(step)
         try:
-            weights = self._read(step, "weights.safetensors")
-            optimiser = self._read(step, "optimiser.safetensors") if with_optimiser else {}
+            weights = load(_verified(folder, "weights.safetensors"))
+            optimiser = {}
             if with_optimiser:
-                self._verify_shards(step, rank, world_size)
+                optimiser = load(_verified(folder, "optimiser.safetensors"))
+                shards = sorted(n for n in _checksums(folder) if n.startswith(f"{SHARDS}/"))
+                for name in shards[world.rank :: world.size]:
+                    _verified(folder, name)
         except (OSError, ValueError, KeyError) as error:
             earlier = [s for s in self.steps() if s < step]
             offer = f"; use the one before it with --checkpoint {earlier[-1]}" if earlier else ""
-            raise ValueError(
-                f"the checkpoint {self.folder(step)} is damaged: {error}{offer}"
-            ) from None
+            raise ValueError(f"the checkpoint {folder} is damaged: {error}{offer}") from None
+        shards = folder / SHARDS
         return Checkpoint(step, weights, optimiser, shards if shards.exists() else None)
 
-    def _verify_shards(self, step: int, rank: int, world_size: int) -> None:
-        sums = read_json(self.folder(step) / "checkpoint.json")["sha256"]
-        for name in sorted(n for n in sums if n.startswith(f"{SHARDS}/"))[rank::world_size]:
-            if file_hash(self.folder(step) / name) != sums[name]:
-                raise ValueError(f"{name} does not match its checksum")
 
-    def _read(self, step: int, name: str) -> Tensors:
-        content = (self.folder(step) / name).read_bytes()
-        expected = read_json(self.folder(step) / "checkpoint.json")["sha256"][name]
-        if hashlib.sha256(content).hexdigest() != expected:
-            raise ValueError(f"{name} ({len(content)} bytes) does not match its checksum")
-        return load(content)
+def _checksums(checkpoint: Path) -> dict[str, str]:
+    return read_json(checkpoint / "checkpoint.json")["sha256"]
+
+
+def _verified(checkpoint: Path, name: str) -> bytes:
+    """Reads a file of a checkpoint, and compares it with its checksum."""
+    content = (checkpoint / name).read_bytes()
+    if hashlib.sha256(content).hexdigest() != _checksums(checkpoint)[name]:
+        raise ValueError(f"{name} ({len(content)} bytes) does not match its checksum")
+    return content
 
 
 def refuse_existing(path: Path) -> None:
@@ -262,8 +236,8 @@ def check_shapes(expected: Tensors, weights: Tensors, owner: str) -> None:
         raise ValueError(f"{owner} has a tensor {extra[0]} that this model has not")
 
 
-def with_prefix(prefix: str, tensors: Tensors) -> Tensors:
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+def with_prefixes(groups: Mapping[str, Tensors]) -> Tensors:
+    return {f"{prefix}.{n}": tensor for prefix, ts in groups.items() for n, tensor in ts.items()}
 
 
 def without_prefix(prefix: str, tensors: Tensors) -> Tensors:

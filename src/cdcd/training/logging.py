@@ -58,16 +58,6 @@ class MetricsLog:
             self.board.close()
 
 
-class NoLog:
-    """The log of every rank but the main one, which discards what it is given."""
-
-    def write(self, row: dict[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 def _tensorboard(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter

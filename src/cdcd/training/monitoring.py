@@ -1,55 +1,44 @@
-"""The state of a run beside its weights: finite losses, the best validation, speed, signals."""
+"""The state of a run beside its weights: losses and speed, the best validation, signals."""
 
 import signal
 import threading
 import time
-from dataclasses import dataclass
+from collections import deque
 from types import FrameType
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from cdcd.training.checkpoint import RunDirectory
+from cdcd.training.checkpoint import RunDirectory, Tensors, without_prefix
 from cdcd.training.logging import read_metrics
 
-
-@dataclass
-class Health:
-    """The first step whose loss was not finite, kept on the device so that no step waits for it."""
-
-    bad_step: Int[Tensor, ""]
-    bad_t: Float[Tensor, ""]
-
-    def update(
-        self, step: int, losses: Float[Tensor, " batch"], t: Float[Tensor, " batch"] | None
-    ) -> None:
-        is_bad = ~losses.isfinite()
-        is_first = (self.bad_step < 0) & is_bad.any()
-        self.bad_step = torch.where(is_first, step, self.bad_step)
-        if t is not None:
-            # Not t[index]: an index that is a single number is read back.
-            index = is_bad.float().argmax(0, keepdim=True)
-            self.bad_t = torch.where(is_first, t.gather(0, index)[0], self.bad_t)
+RECENT = 8
+"""Batches whose losses are kept for the picture of the warp."""
 
 
 class Best:
     """The best validation of a run, also over interruptions, and how many have come since."""
 
-    def __init__(self, run: RunDirectory, patience: int) -> None:
+    def __init__(self, patience: int) -> None:
         self.patience, self.waited = patience, 0
         self.step: int | None = None
         self.loss = float("inf")
-        saved = run.steps()
+
+    @classmethod
+    def read(cls, run: RunDirectory, patience: int) -> "Best":
+        """Reads what a run has logged so far."""
+        best, saved = cls(patience), run.steps()
         for row in read_metrics(run.metrics_path) if patience else ():
             if "valid_loss" in row:
                 # A run that had no patience so far has not kept its best weights: only a validation
                 # whose checkpoint still exists can be the best.
                 if row["step"] in saved:
-                    self.update(row["step"], row["valid_loss"])
-                elif self.step is not None:
-                    self.waited += 1
+                    best.update(row["step"], row["valid_loss"])
+                elif best.step is not None:
+                    best.waited += 1
+        return best
 
     def update(self, step: int, loss: float) -> bool:
         """Notes a validation, and returns True where its checkpoint must be kept."""
@@ -73,26 +62,70 @@ class Stopped(Exception):  # noqa: N818
 
 
 class Meter:
-    """The mean loss and the tokens a second since the last reading."""
+    """The losses that are not logged yet and those of the last batches, on the device: no step waits."""
 
-    def __init__(self, tokens_per_step: int) -> None:
-        self.tokens_per_step = tokens_per_step
-        self.losses: list[Tensor] = []
+    def __init__(self, tokens_per_step: int, device: torch.device) -> None:
+        self.tokens_per_step, self.device = tokens_per_step, device
+        self.kept: dict[str, deque[Tensor]] = {
+            "mean": deque(),
+            "recent_t": deque(maxlen=RECENT),
+            "recent_losses": deque(maxlen=RECENT),
+        }
         self.start()
 
     def start(self) -> None:
+        """Starts the clock, and forgets what has been logged."""
         self.num_steps, self.started = 0, time.perf_counter()
+        self.levels: list[Tensor] = []
 
-    def add(self, loss: Tensor) -> None:
-        self.losses.append(loss)
+    def add(
+        self,
+        mean: Float[Tensor, ""],
+        losses: Float[Tensor, " batch"],
+        t: Float[Tensor, " batch"] | None,
+    ) -> None:
+        """Notes the mean loss of a step, and the losses and noise levels of its sequences."""
         self.num_steps += 1
+        self.kept["mean"].append(mean)
+        if t is not None:
+            self.kept["recent_t"].append(t)
+            self.kept["recent_losses"].append(losses)
+            # Not t[index]: an index that is a single number is read back.
+            first_bad = (~losses.isfinite()).float().argmax(0, keepdim=True)
+            self.levels.append(t.gather(0, first_bad))
 
     def read(self) -> tuple[float, float]:
-        loss = float(torch.stack(self.losses).mean())
+        """Returns the mean loss and the tokens a second since the last reading."""
+        loss = float(torch.stack([*self.kept["mean"]]).mean())
         speed = self.num_steps * self.tokens_per_step / (time.perf_counter() - self.started)
-        self.losses = []
+        self.kept["mean"].clear()
         self.start()
         return loss, speed
+
+    def first_not_finite(self) -> tuple[int, float | None] | None:
+        """Returns how many steps ago a loss was first not finite, and the noise level, if there was one."""
+        means = self.kept["mean"]
+        is_finite = torch.stack([*means]).isfinite().tolist() if means else []
+        if all(is_finite):
+            return None
+        steps_ago = len(means) - is_finite.index(False)
+        return steps_ago, float(self.levels[-steps_ago]) if self.levels else None
+
+    def recent_losses(self) -> dict[str, Any]:
+        """Returns noise levels and losses of recent sequences, for the picture of the warp."""
+        t, losses = self.kept["recent_t"], self.kept["recent_losses"]
+        if not t:
+            return {}
+        columns = {"t": t, "loss": losses}
+        return {"losses": {n: torch.cat([*each])[:512].tolist() for n, each in columns.items()}}
+
+    def tensors(self) -> Tensors:
+        return {f"{name}.{i}": t for name, kept in self.kept.items() for i, t in enumerate(kept)}
+
+    def restore(self, tensors: Tensors) -> None:
+        for name, kept in self.kept.items():
+            saved = without_prefix(name, tensors)
+            kept.extend(saved[str(i)].to(self.device) for i in range(len(saved)))
 
 
 class Signals:

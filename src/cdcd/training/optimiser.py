@@ -46,20 +46,13 @@ class Optimiser:
 
     def restore(self, tensors: Tensors) -> None:
         """Restores saved state; a run saved before its first step has none."""
-        owners = {name: self._parameters(part) for name, part in self.parts.items()}
+        parameters = {name: parameter for parameter, name in self.names.items()}
         for full_name, value in tensors.items():
             part, key, name = full_name.split(".", 2)
-            if name not in owners.get(part, {}):
-                raise ValueError(
-                    f"the saved optimiser state {full_name} is of another model or optimiser"
-                )
-            parameter = owners[part][name]
+            parameter = parameters[name]
             is_like = value.shape == parameter.shape
             state = part_of(value, parameter) if is_like else value.to(parameter.device)
             self.parts[part].state[parameter][key] = state
-
-    def _parameters(self, part: Optimizer) -> Tensors:
-        return {self.names[p]: p for group in part.param_groups for p in group["params"]}
 
 
 def make_adam(module: nn.Module, betas: tuple[float, float]) -> Optimiser:
@@ -161,18 +154,27 @@ def orthogonalise(
 
 
 class MovingAverage:
-    """An exponential moving average of a model's parameters; it starts fast, then slows to `decay`."""
+    """An exponential moving average of a model's parameters; it starts fast, then slows to `decay`.
+
+    With a decay of 0 there is none.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.names = [name for name, _ in model.named_parameters()]
-        self.current = [parameter.detach() for parameter in model.parameters()]
-        self.average = [parameter.clone() for parameter in self.current]
+        named = model.named_parameters() if decay else ()
+        self.current = {name: parameter.detach() for name, parameter in named}
+        self.tensors = {name: parameter.clone() for name, parameter in self.current.items()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        decay = min(self.decay, (1 + step) / (10 + step))
-        get_ema_multi_avg_fn(decay)(self.average, self.current, step)
+        if self.tensors:
+            decay = min(self.decay, (1 + step) / (10 + step))
+            average, current = [*self.tensors.values()], [*self.current.values()]
+            get_ema_multi_avg_fn(decay)(average, current, step)
 
-    def tensors(self) -> Tensors:
-        return dict(zip(self.names, self.average, strict=True))
+    def swap(self) -> None:
+        """Exchanges the model's weights with their average."""
+        for name, current in self.current.items():
+            held = current.clone()
+            current.copy_(self.tensors[name])
+            self.tensors[name].copy_(held)

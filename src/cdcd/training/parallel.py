@@ -100,7 +100,7 @@ class Sharded(Engine):
     ) -> None:
         # Importing it takes most of a second, which a single process shall not pay.
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import FSDPModule, fully_shard
+        from torch.distributed.fsdp import fully_shard
 
         super().__init__(num_ranks)
         mesh = init_device_mesh(device.type, (num_ranks,))
@@ -108,7 +108,6 @@ class Sharded(Engine):
             fully_shard(block, mesh=mesh)
         # What is outside of the blocks stays whole from the first pass to the end of the backward one.
         self.entry: Any = fully_shard(_Entry(model), mesh=mesh)
-        self.groups = [module for module in self.entry.modules() if isinstance(module, FSDPModule)]
 
     def around(self, loss: Callable[..., T]) -> Callable[..., T]:
         return partial(self.entry, loss)
@@ -117,8 +116,7 @@ class Sharded(Engine):
         with torch.no_grad():
             result = self.entry(function, *inputs)
         # No backward pass will do it, and the weights may change before the next pass.
-        for group in self.groups:
-            group.reshard()
+        self.entry.reshard()
         return result
 
     def part(self, *, is_last: bool) -> AbstractContextManager[None]:

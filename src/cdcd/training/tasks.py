@@ -6,28 +6,27 @@ Trainer sees batches, gradients and checkpoints, and never asks which task it ha
 A batch of translations has rows [source | target]. The target is predicted, by the same losses as a text.
 """
 
-from collections import deque
 from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from cdcd.config import RunConfig
 from cdcd.diffusion.draws import draw_for_step
 from cdcd.diffusion.estimator import Condition
+from cdcd.diffusion.logits import cross_entropies
 from cdcd.diffusion.objective import Draws, training_loss
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork, is_predicted, token_nll
+from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork, is_predicted
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.diffusion_text import DiffusionTextNetwork
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
 from cdcd.networks.precision import Autocast
 from cdcd.seeding import generator_for
-from cdcd.training.checkpoint import Tensors, with_prefix, without_prefix
 from cdcd.training.compiling import compiled
 from cdcd.training.distributed import ALONE, World
-from cdcd.training.optimiser import make_adam
+from cdcd.training.optimiser import Optimiser, make_adam
 from cdcd.training.parallel import Engine
 from cdcd.training.validation import Report, TokenReport, validate
 
@@ -40,9 +39,6 @@ AnyNetwork = (
 N = TypeVar("N", bound=AnyNetwork)
 D = TypeVar("D", DiffusionTextNetwork, DiffusionTranslationNetwork)
 A = TypeVar("A", AutoregressiveTextNetwork, AutoregressiveTranslationNetwork)
-
-RECENT = 8
-"""Batches whose losses are kept for the picture of the warp."""
 
 
 class Task(Generic[N]):
@@ -61,6 +57,10 @@ class Task(Generic[N]):
         self.config, self.model, self.device, self.world = config, model, device, world
         self.engine = engine or Engine()
         self.network = Autocast(model, device, dtype)
+        self.modules: dict[str, nn.Module] = {"model": model}
+        """Everything that is learnt, by its name in checkpoints."""
+        self.optimisers: dict[str, Optimiser] = {}
+        """The optimisers of what is learnt beside the network, by the same names."""
         mode = "off" if self.engine.is_sharded else config.training.compile
         self.losses = self.engine.around(compiled(self.loss, mode, device))
         """The loss as it is trained on: compiled, and with what several ranks need around it."""
@@ -96,30 +96,14 @@ class Task(Generic[N]):
         """Returns the random inputs of a step, for each part of this rank's rows."""
         return [None for _ in self.parts()]
 
-    def noise_levels(self, draws: Any) -> Float[Tensor, " batch"] | None:
-        """Returns the noise level of each row, where there is one."""
+    def fit_warp(
+        self, draws: list[Any], losses: Float[Tensor, " batch"]
+    ) -> Float[Tensor, " batch"] | None:
+        """Fits the warp to the losses of the global batch, and returns its noise levels.
+
+        `draws` are those of this rank's parts. Without a warp there are no noise levels.
+        """
         return None
-
-    def fit_warp(self, t: Float[Tensor, " batch"] | None, losses: Float[Tensor, " batch"]) -> None:
-        """Fits the warp, where there is one, to the losses of the sequences of the global batch."""
-
-    def record(self, t: Float[Tensor, " batch"] | None, losses: Float[Tensor, " batch"]) -> None:
-        """Keeps the last losses for pictures."""
-
-    def recorded(self) -> dict[str, Any]:
-        """Returns the entries of a validation's line in metrics.jsonl that only this task has."""
-        return {}
-
-    def weights(self) -> Tensors:
-        """Returns what is learnt beside the network, for the checkpoint."""
-        return {}
-
-    def optimiser_state(self) -> Tensors:
-        """Returns what resuming needs besides."""
-        return {}
-
-    def restore(self, weights: Tensors, optimiser: Tensors) -> None:
-        """Puts both back."""
 
 
 class DiffusionTextTask(Task[D]):
@@ -130,7 +114,7 @@ class DiffusionTextTask(Task[D]):
         self.warp = TimeWarp(config.warp, config.process).to(self.device)
         self.warp_optimiser = make_adam(self.warp, (0.9, 0.99))
         self.warp_optimiser.set_rate(config.warp.learning_rate)
-        self.recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=RECENT)
+        self.modules["warp"], self.optimisers["warp"] = self.warp, self.warp_optimiser
 
     def draw(self, step: int) -> list[Draws]:
         config, schedule = self.config, self.warp.training_schedule()
@@ -167,44 +151,17 @@ class DiffusionTextTask(Task[D]):
         targets, condition = self.targets(tokens), self.condition(tokens)
         return validate(self.network, table, targets, schedule, self.config, condition)
 
-    def noise_levels(self, draws: Draws) -> Float[Tensor, " batch"]:
-        return draws.t
-
-    def fit_warp(self, t: Float[Tensor, " batch"] | None, losses: Float[Tensor, " batch"]) -> None:
-        assert t is not None
+    def fit_warp(
+        self, draws: list[Draws], losses: Float[Tensor, " batch"]
+    ) -> Float[Tensor, " batch"]:
+        t = self.world.gather(torch.cat([each.t for each in draws]))
         self.warp.fitting_loss(t, losses).backward()
         # All ranks compute this from the same losses; but a GPU may add them up in another order.
         gradients = [p.grad for p in self.warp.parameters() if p.grad is not None]
         self.world.take_from_main(*gradients)
         self.warp_optimiser.step()
         self.warp.update_average()
-
-    def record(self, t: Float[Tensor, " batch"] | None, losses: Float[Tensor, " batch"]) -> None:
-        assert t is not None
-        self.recent.append((t, losses))
-
-    def recorded(self) -> dict[str, Any]:
-        """Returns noise levels and losses of recent sequences, which the warp was fitted to."""
-        if not self.recent:
-            return {}
-        columns = zip(*self.recent, strict=True)
-        t, losses = (torch.cat(column)[:512].tolist() for column in columns)
-        return {"losses": {"t": t, "loss": losses}}
-
-    def weights(self) -> Tensors:
-        return with_prefix("warp", self.warp.state_dict())
-
-    def optimiser_state(self) -> Tensors:
-        tensors = with_prefix("warp", self.warp_optimiser.tensors())
-        for i, (t, losses) in enumerate(self.recent):
-            tensors |= {f"log.recent_t.{i}": t, f"log.recent_losses.{i}": losses}
-        return tensors
-
-    def restore(self, weights: Tensors, optimiser: Tensors) -> None:
-        self.warp.load_state_dict(without_prefix("warp", weights))
-        self.warp_optimiser.restore(without_prefix("warp", optimiser))
-        columns = (listed(optimiser, f"log.recent_{n}", self.device) for n in ("t", "losses"))
-        self.recent.extend(zip(*columns, strict=True))
+        return t
 
 
 class DiffusionTranslationTask(DiffusionTextTask[DiffusionTranslationNetwork]):
@@ -230,7 +187,7 @@ class AutoregressiveTextTask(Task[A]):
 
     def token_losses(self, tokens: Int[Tensor, "batch seq"]) -> tuple[Tensor, Tensor]:
         """Returns the loss in training and −ln p of each target, zero in the padding."""
-        nll = token_nll(self.network(tokens), tokens).masked_fill(~is_predicted(tokens), 0.0)
+        nll = cross_entropies(self.network(tokens), tokens).masked_fill(~is_predicted(tokens), 0.0)
         return nll, nll
 
     def num_targets(self, tokens: Int[Tensor, "batch seq"], draws: None) -> Int[Tensor, ""]:
@@ -272,9 +229,3 @@ def seed_dropout(seed: int, step: int, world: World) -> None:
     """Makes dropout, which draws from torch's own generators, a function of (seed, step, rank)."""
     drawn = torch.randint(2**62, (), generator=generator_for(seed, "dropout", step, world.rank))
     torch.manual_seed(int(drawn))
-
-
-def listed(tensors: Tensors, name: str, device: torch.device) -> list[Tensor]:
-    """Returns tensors that were saved as name.0, name.1, …"""
-    numbered = without_prefix(name, tensors)
-    return [numbered[str(i)].to(device) for i in range(len(numbered))]
