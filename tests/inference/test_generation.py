@@ -15,8 +15,7 @@ from cdcd.data.tokenizer_learning import learn_sentencepiece, learn_words
 from cdcd.data.tokenizers import WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD, UNKNOWN
 from cdcd.diffusion.sampling import SamplingConfig
-from cdcd.inference.diffusion_text import DiffusionTextModel
-from cdcd.inference.text_model import Canvas, split_gaps
+from cdcd.inference.text_model import Canvas, DiffusionTextModel, split_gaps
 from cdcd.settings import override
 from cdcd.training.checkpoint import RunDirectory
 
@@ -370,8 +369,10 @@ def test_guidance_in_one_pass_is_two_passes(model):
     tokens = torch.randint(3, model.tokenizer.vocab_size, (2, model.length))
     is_noisy = torch.arange(model.length).expand(2, -1) >= 5
     noise = torch.randn(2, model.length, model.sampler.table.shape[1])
-    guided = model.estimator(tokens, is_noisy, SamplingConfig(guidance_scale=3.0), noise=noise)
-    plain = model.estimator(tokens, is_noisy, SamplingConfig(), noise=noise)
+    guided = model.sampler.estimator(
+        tokens, is_noisy, SamplingConfig(guidance_scale=3.0), noise=noise
+    )
+    plain = model.sampler.estimator(tokens, is_noisy, SamplingConfig(), noise=noise)
     hidden = replace(plain, is_dropped=torch.ones(2, dtype=torch.bool))
     states, state = [None, None], None
     for level in (20.0, 5.0, 1.0):

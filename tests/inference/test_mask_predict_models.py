@@ -13,9 +13,9 @@ from tiny import train_tiny
 
 import cdcd
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.inference import diffusion_translator as module
-from cdcd.inference.diffusion_translator import DiffusionTranslator, ends_at
-from cdcd.inference.mask_predict import mask_predict
+from cdcd.inference import translator as module
+from cdcd.inference.mask_predict import ends_at, mask_predict
+from cdcd.inference.translator import DiffusionTranslator
 from cdcd.metrics.bleu import utility_for
 from cdcd.metrics.mbr import mbr_by_count
 from cdcd.networks.capture import Recorder

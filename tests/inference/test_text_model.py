@@ -6,7 +6,7 @@ import torch
 
 from cdcd.data.tokenizers import WordTokenizer
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.inference.diffusion_text import DiffusionTextModel
+from cdcd.inference.text_model import DiffusionTextModel
 from cdcd.presets import demo
 from cdcd.settings import override
 from cdcd.training.build import build_model

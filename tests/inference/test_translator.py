@@ -26,10 +26,8 @@ from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.estimator import Estimate
 from cdcd.diffusion.objective import training_loss
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.inference.autoregressive_translator import AutoregressiveTranslator
 from cdcd.inference.beam import beam_search
-from cdcd.inference.diffusion_translator import DiffusionTranslator
-from cdcd.inference.translator import Samples
+from cdcd.inference.translator import AutoregressiveTranslator, DiffusionTranslator, Samples
 from cdcd.languages import numerals
 from cdcd.networks.capture import Recorder
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork

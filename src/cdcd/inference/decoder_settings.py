@@ -1,7 +1,7 @@
 """The settings of the decoders: those of a run with a user's changes, checked against the model."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from cdcd.config import BeamConfig, Decoder, DecodingConfig, MaskPredictConfig, RunConfig
@@ -10,6 +10,7 @@ from cdcd.settings import convert, override, refuse_without_effect
 
 T = TypeVar("T")
 DiffusionSettings = SamplingConfig | MaskPredictConfig
+DecoderSettings = DiffusionSettings | DecodingConfig | BeamConfig
 
 DECODERS = {
     SamplingConfig: "decoder ode",
@@ -18,6 +19,9 @@ DECODERS = {
     BeamConfig: "beam search",
 }
 """The settings of every decoder, with the decoder's name."""
+DRAWN_AT = 0.5
+"""Temperature of mask-predict decoding for several samples of a source that is always split alike, whose most
+probable tokens are nearly always the same."""
 
 
 def names_of(settings: type) -> frozenset[str]:
@@ -25,7 +29,20 @@ def names_of(settings: type) -> frozenset[str]:
     return frozenset(field.name for field in fields(settings))
 
 
-def with_changes(settings: T, changes: Mapping[str, Any]) -> T:
+def decoder_settings(
+    run: RunConfig, changes: Mapping[str, Any], num_samples: int = 1
+) -> DecoderSettings:
+    """Returns the settings of a run's decoder, or of the one that `changes` names, with changes."""
+    if run.model == "autoregressive":
+        return _autoregressive_settings(run, changes, num_samples)
+    changes = dict(changes)
+    decoder = convert(changes.pop("decoder", run.decoder), Decoder)
+    if decoder == "mask-predict":
+        return _mask_predict_settings(run, changes, num_samples)
+    return _ode_settings(run, changes)
+
+
+def _with_changes(settings: T, changes: Mapping[str, Any]) -> T:
     """Returns a decoder's settings with changes; a setting of other decoders is refused."""
     own = names_of(type(settings))
     for name in sorted(set(changes) - own):
@@ -37,34 +54,51 @@ def with_changes(settings: T, changes: Mapping[str, Any]) -> T:
     return override(settings, changes)
 
 
-def diffusion_settings(run: RunConfig, changes: Mapping[str, Any]) -> DiffusionSettings:
-    """Returns the settings of a run's decoder, or of the one that `changes` names, with changes."""
-    changes = dict(changes)
-    decoder = convert(changes.pop("decoder", run.decoder), Decoder)
-    if decoder == "mask-predict":
-        if run.objective.masking == "none":
-            raise ValueError(
-                "mask-predict decoding is for models trained with masks (objective.masking); "
-                "set decoder to ode"
-            )
-        return with_changes(run.mask_predict, changes)
-    settings = with_changes(run.sampling, changes)
-    check_sampling(settings, run)
+def _autoregressive_settings(
+    run: RunConfig, changes: Mapping[str, Any], num_samples: int
+) -> DecodingConfig | BeamConfig:
+    """Returns the settings of drawing; for one translation those of beam search, unless drawing's are given."""
+    if run.task == "text":
+        return _with_changes(run.decoding, changes)
+    of_drawing = sorted(names_of(DecodingConfig) & set(changes))
+    if num_samples == 1 and not of_drawing:
+        return _with_changes(run.beam, changes)
+    if of_search := sorted(names_of(BeamConfig) & set(changes)):
+        reason = "several samples" if num_samples > 1 else of_drawing[0]
+        raise ValueError(
+            f"{of_search[0]} is of beam search, but {reason} asks for drawing: choose one"
+        )
+    return _with_changes(run.decoding, changes)
+
+
+def _mask_predict_settings(
+    run: RunConfig, changes: Mapping[str, Any], num_samples: int
+) -> MaskPredictConfig:
+    """Returns the settings of mask-predict decoding, by default such that several samples differ."""
+    if run.objective.masking == "none":
+        raise ValueError(
+            "mask-predict decoding is for models trained with masks (objective.masking); "
+            "set decoder to ode"
+        )
+    settings = _with_changes(run.mask_predict, changes)
     effects = [
-        (settings.warp, "warp true", ("warp_temperature", "warp_uniformity")),
-        (
-            run.objective.self_conditioning,
-            "a model trained with self-conditioning",
-            ("self_conditioning",),
-        ),
+        (run.task == "translation", "a translator", ("num_lengths", "confidence_weight")),
+        (num_samples > 1, "several samples", ("confidence_weight",)),
     ]
     refuse_without_effect(changes, effects)
-    return settings
+    if num_samples == 1 or run.task == "text":
+        return settings
+    # Samples differ in length, and in how their sources are split or in drawn tokens.
+    if "num_lengths" not in changes:
+        settings = replace(settings, num_lengths=1)
+    if run.data.subword_sampling or "temperature" in changes:
+        return settings
+    return replace(settings, temperature=settings.temperature or DRAWN_AT)
 
 
-def check_sampling(settings: SamplingConfig, run: RunConfig) -> None:
-    """Raises an error where a model was not trained for its sampling settings."""
-    objective = run.objective
+def _ode_settings(run: RunConfig, changes: Mapping[str, Any]) -> SamplingConfig:
+    """Returns the settings of sampling; raises an error where the model was not trained for them."""
+    settings, objective = _with_changes(run.sampling, changes), run.objective
     if (settings.renormalise or settings.clamp) and objective.self_conditioning:
         raise ValueError(
             "renormalise and clamp are sampling settings only for models trained without "
@@ -80,7 +114,10 @@ def check_sampling(settings: SamplingConfig, run: RunConfig) -> None:
         raise ValueError("replacement is for models trained with objective.masking none")
     if settings.replacement and settings.guidance_scale != 1.0:
         raise ValueError("replacement cannot be guided: set guidance_scale to 1")
-
-
-def is_guided(settings: DiffusionSettings) -> bool:
-    return isinstance(settings, SamplingConfig) and settings.guidance_scale != 1.0
+    trained = "a model trained with self-conditioning"
+    effects = [
+        (settings.warp, "warp true", ("warp_temperature", "warp_uniformity")),
+        (objective.self_conditioning, trained, ("self_conditioning",)),
+    ]
+    refuse_without_effect(changes, effects)
+    return settings

@@ -5,16 +5,19 @@ number, one for each row and position. So a text depends on its own row of numbe
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from cdcd.config import DecodingConfig
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.interpolation import probabilities
 from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
+from cdcd.networks.encoder_decoder import EncodedSource
 from cdcd.seeding import generator_for
 
 
@@ -25,73 +28,68 @@ def draw_uniform(seeds: Sequence[tuple[int, ...]], length: int) -> Float[Tensor,
 
 @torch.no_grad()
 def decode(
-    model: AutoregressiveTextNetwork,
+    model: AutoregressiveTextNetwork | AutoregressiveTranslationNetwork,
     tokens: Int[Tensor, "batch seq"],
     is_given: Bool[Tensor, "batch seq"],
     u: Float[Tensor, "batch seq"],
     config: DecodingConfig,
     *,
+    source: EncodedSource | None = None,
     suppress: Sequence[int] = (),
     callback: Callable[[int], None] | None = None,
 ) -> Int[Tensor, "batch seq"]:
     """Continues each row's given tokens, which come first; tokens that are not given are not read.
 
     `u` holds uniform numbers in [0, 1). Tokens in `suppress` are never drawn. The callback gets each
-    position when it is filled. The precision is that of the model, or of torch.autocast around it.
+    position when it is filled. A translator reads `source`, and padding follows the EOS of its targets;
+    there can be several rows a source, which follow one another. The precision is that of the model, or
+    of torch.autocast around it.
     """
     if (is_given[:, 1:] & ~is_given[:, :-1]).any():
         raise ValueError("an autoregressive model only continues: given tokens must come first")
-    shared, length = int(is_given.all(0).sum()), tokens.shape[1]
-    if shared == length:
-        return tokens.clone()
+    shared, (batch, length) = int(is_given.all(0).sum()), tokens.shape
     filled, positions = tokens.clone(), torch.arange(length, device=tokens.device)
     banned = torch.tensor(suppress, dtype=torch.long, device=tokens.device)
-    caches = model.new_caches(len(tokens), length)
+    has_ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
+    state: dict[str, Any] = {"caches": model.new_caches(batch, length)}
+    if source is not None:
+        state["source"] = source
     # All rows' common beginning is read at once, what follows one position at a time.
-    inputs, read = model.inputs(tokens[:, :shared]), positions[: shared + 1]
+    inputs, read = (
+        F.pad(tokens[:, :shared], (1, 0), value=model.vocab_size),
+        positions[: shared + 1],
+    )
     for i in range(shared, length):
-        logits = model.next_logits(inputs, read, caches)
-        drawn = draw(logits.index_fill(-1, banned, -torch.inf), u[:, i], config)
+        logits = model.next_logits(inputs, read, **state).index_fill(-1, banned, -torch.inf)
+        drawn = draw(logits, u[:, i], config).masked_fill(has_ended, PAD)
         filled[:, i] = torch.where(is_given[:, i], tokens[:, i], drawn)
         inputs, read = filled[:, i : i + 1], positions[i + 1 : i + 2]
+        if source is not None:
+            has_ended |= drawn == EOS
+            if has_ended.all():
+                break
         if callback is not None:
             callback(i)
     return filled
 
 
-@torch.no_grad()
 def decode_targets(
     model: AutoregressiveTranslationNetwork,
     source: Int[Tensor, "sources source"],
     u: Float[Tensor, "batch seq"],
     config: DecodingConfig,
 ) -> Int[Tensor, "batch seq"]:
-    """Draws a target for each row of uniform numbers; padding follows its EOS, if it has one.
-
-    There can be several rows a source; those of one follow one another. The precision is that of the
-    model, or of torch.autocast around it.
-    """
+    """Draws a target for each row of uniform numbers; padding follows its EOS, if it has one."""
     assert not model.training
-    batch, length = u.shape
-    assert length <= model.length
-    assert batch % len(source) == 0
-    memory, caches = model.encode(source), model.new_caches(batch, length)
-    targets, positions = (
-        u.new_full(u.shape, PAD, dtype=torch.long),
-        torch.arange(length).to(u.device),
-    )
-    inputs, has_ended = model.start(batch), torch.zeros(batch, dtype=torch.bool, device=u.device)
-    for i in range(length):
-        logits = model.next_logits(inputs, positions[i : i + 1], memory, caches)
-        logits[:, PAD] = -torch.inf
-        if config.suppress_eos:
-            logits[:, EOS] = -torch.inf
-        targets[:, i] = draw(logits, u[:, i], config).masked_fill(has_ended, PAD)
-        has_ended |= targets[:, i] == EOS
-        if has_ended.all():
-            break
-        inputs = targets[:, i : i + 1]
-    return targets
+    nothing = torch.full_like(u, PAD, dtype=torch.long)
+    is_given = torch.zeros_like(nothing, dtype=torch.bool)
+    encoded, never = model.encode(source), never_drawn(config)
+    return decode(model, nothing, is_given, u, config, source=encoded, suppress=never)
+
+
+def never_drawn(config: DecodingConfig) -> tuple[int, ...]:
+    """Returns the tokens that are never drawn: padding, which nothing was trained on, and EOS if so set."""
+    return (PAD, EOS) if config.suppress_eos else (PAD,)
 
 
 def draw(

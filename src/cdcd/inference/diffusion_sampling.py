@@ -1,4 +1,4 @@
-"""The parts that diffusion text models and translators share: draws, estimators, the ODE's solution."""
+"""Diffusion text models and translators share this: draws, estimators, the ODE's solution."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,11 +31,6 @@ class SampleDraws:
     """Uniform numbers for tokens."""
     u_length: Float[Tensor, " batch"]
     """Uniform numbers for lengths."""
-
-    def repeated(self, times: int) -> "SampleDraws":
-        """Returns each row so many times."""
-        parts = (self.noise, self.u, self.u_length)
-        return SampleDraws(*(part.repeat_interleave(times, 0) for part in parts))
 
 
 class DiffusionSampler:
@@ -70,20 +65,26 @@ class DiffusionSampler:
         settings: DiffusionSettings,
         *,
         noise: Float[Tensor, "batch seq embed"] | None = None,
-        guided: bool = False,
         condition: Condition | None = None,
     ) -> Estimator:
         """Returns the network with its conditioning, behind guidance or replacement where they are set.
 
-        For guidance a condition has every source twice, the second time dropped.
+        Replacement takes its noise. For guidance a condition has every source twice, the second time
+        dropped; without a condition and given tokens there is nothing to guide.
         """
         is_ode = isinstance(settings, SamplingConfig)
         config = settings if is_ode else SamplingConfig()
-        embedding, embedded, visible = self.run.embedding, F.embedding(tokens, self.table), is_noisy
+        has_given = condition is None and not bool(is_noisy.all())
+        if has_given and self.run.objective.masking == "none" and not config.replacement:
+            raise ValueError(
+                "this model was trained without masks: condition it with --replacement true"
+            )
+        is_guided = config.guidance_scale != 1.0 and (has_given or condition is not None)
+        embedding, visible = self.run.embedding, is_noisy
+        given, is_dropped = F.embedding(tokens, self.table), None
         if config.replacement:
             visible = torch.ones_like(is_noisy)
-        is_dropped = None
-        if guided:
+        if is_guided:
             is_dropped = torch.arange(2 * len(tokens), device=tokens.device) >= len(tokens)
             tokens, visible = tokens.repeat(2, 1), visible.repeat(2, 1)
         estimator: Estimator = NetworkEstimator(
@@ -106,8 +107,8 @@ class DiffusionSampler:
         )
         if config.replacement:
             assert noise is not None
-            estimator = Replacement(estimator, embedded, is_noisy, noise)
-        elif guided:
+            estimator = Replacement(estimator, given, is_noisy, noise)
+        elif is_guided:
             estimator = Guided(estimator, config.guidance_scale)
         return estimator if self.recorder is None else self.recorder(estimator)
 

@@ -15,12 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.inference.autoregressive_text import AutoregressiveTextModel
-from cdcd.inference.autoregressive_translator import AutoregressiveTranslator
-from cdcd.inference.diffusion_text import DiffusionTextModel
-from cdcd.inference.diffusion_translator import DiffusionTranslator
-from cdcd.inference.text_model import TextModel
-from cdcd.inference.translator import Translator
+from cdcd.inference.text_model import AutoregressiveTextModel, DiffusionTextModel, TextModel
+from cdcd.inference.translator import AutoregressiveTranslator, DiffusionTranslator, Translator
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory, check_shapes, without_prefix

@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from cdcd.config import MaskPredictConfig
+from cdcd.data.vocabulary import PAD
 from cdcd.diffusion.estimator import Estimator
 from cdcd.diffusion.sampling import StepInfo
 from cdcd.inference.decoding import invert
@@ -75,6 +77,26 @@ def mask_predict(
         if not is_noisy.any():
             break
     return Predicted(tokens, total / count.clamp(min=1))
+
+
+def ends_at(
+    logits: Float[Tensor, "batch seq vocab"],
+    quantiles: Float[Tensor, " batch"],
+    temperature: float = 1.0,
+) -> Int[Tensor, "batch 1"]:
+    """Returns the position of each target's end, at a quantile of its length by the probabilities of padding.
+
+    The end is at or before position i if i + 1 is padding; it is at the last position at the latest. At a
+    temperature T the probabilities of the lengths are p^(1/T), normalised.
+    """
+    p = torch.softmax(logits.to(quantiles.dtype), dim=-1)[..., PAD]
+    # There is at least an end, and no text after padding.
+    before = F.pad(p.cummax(1).values[:, 1:], (0, 1), value=1.0)
+    if temperature != 1.0:
+        likely = before.diff(dim=1, prepend=torch.zeros_like(before[:, :1]))
+        before = torch.softmax(likely.log() / temperature, dim=1).cumsum(1)
+    is_before_end = before[:, :-1] < quantiles[:, None]
+    return is_before_end.sum(1, keepdim=True)
 
 
 def choose(

@@ -1,6 +1,6 @@
 """A trained network with its tokenizer."""
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import nn
 from cdcd.config import RunConfig
 from cdcd.data.tokenizers import Tokenizer
 from cdcd.diffusion.warping import TimeWarp
+from cdcd.inference.decoder_settings import decoder_settings
 from cdcd.inference.diffusion_sampling import DiffusionSampler
 from cdcd.networks.precision import Autocast
 
@@ -41,9 +42,9 @@ class Model(ABC):
             self.sampler = DiffusionSampler(config, self.model, warp, dtype, compile)
             self.network = self.sampler.network
 
-    @abstractmethod
     def settings(self, changes: Mapping[str, Any], num_samples: int = 1) -> Any:
-        """Returns the run's own settings of a decoder with changes, which may name another decoder."""
+        """Returns the settings of the run's decoder, or of the one that `changes` names, with changes."""
+        return decoder_settings(self.config, changes, num_samples)
 
 
 def check_counts(**counts: int) -> None:

@@ -1,16 +1,22 @@
-"""Text models: they complete prompts and fill the gaps of a canvas."""
+"""Text models: they complete prompts; diffusion models fill any gaps of a text."""
 
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from cdcd.config import DecodingConfig
 from cdcd.data.vocabulary import EOS, PAD
+from cdcd.diffusion.sampling import SamplingConfig, StepInfo
+from cdcd.inference.decoder_settings import DiffusionSettings
+from cdcd.inference.decoding import decode, draw_uniform, never_drawn
+from cdcd.inference.mask_predict import mask_predict
 from cdcd.inference.model import Model, check_counts
 
 
@@ -60,38 +66,17 @@ class TextModel(Model):
         """Tokens in a sequence."""
         return self.config.data.length
 
-    def complete(
-        self,
-        prompt: str = "",
-        *,
-        num_samples: int = 1,
-        seed: int = 0,
-        length: int | None = None,
-        ignore_eos: bool = False,
-        callback: Callable[[Any], None] | None = None,
-        **settings: Any,
-    ) -> list[str]:
-        """Returns texts that begin with `prompt`.
-
-        `settings` are fields of SamplingConfig; with decoder "mask-predict" those of MaskPredictConfig;
-        of an autoregressive model those of DecodingConfig.
-        """
+    def complete(self, prompt: str = "", *, length: int | None = None, **options: Any) -> list[str]:
+        """Returns texts that begin with `prompt`; the options are those of `generate`."""
         canvas = self.prompt_canvas(prompt, length)
-        settings |= {"num_samples": num_samples, "seed": seed, "callback": callback}
-        generated = self.generate(canvas, length=length, ignore_eos=ignore_eos, **settings)
-        return [sample.text for sample in generated]
+        return [each.text for each in self.generate(canvas, length=length, **options)]
 
-    def infill(
-        self,
-        text: str,
-        *,
-        seed: int = 0,
-        callback: Callable[[Any], None] | None = None,
-        **settings: Any,
-    ) -> str:
-        r"""Returns a text with its gaps filled: `[5]` is a gap of five tokens, `\[5]` is plain text."""
-        canvas = self.infill_canvas(text)
-        return self.generate(canvas, seed=seed, callback=callback, **settings)[0].text
+    def infill(self, text: str, **options: Any) -> str:
+        r"""Returns a text with its gaps filled: `[5]` is a gap of five tokens, `\[5]` is plain text.
+
+        The options are those of `generate`.
+        """
+        return self.generate(self.infill_canvas(text), **options)[0].text
 
     def prompt_canvas(self, prompt: str, length: int | None = None) -> Canvas:
         """Returns a canvas that begins with a prompt."""
@@ -148,7 +133,12 @@ class TextModel(Model):
         callback: Callable[[Any], None] | None = None,
         **settings: Any,
     ) -> list[Generated]:
-        """Fills each canvas `num_samples` times. Sample i depends on (seed, i) alone, not on its batch."""
+        """Fills each canvas `num_samples` times. Sample i depends on (seed, i) alone, not on its batch.
+
+        `settings` are fields of SamplingConfig; with decoder "mask-predict" those of MaskPredictConfig;
+        of an autoregressive model those of DecodingConfig. `length` is the number of tokens that are shown,
+        up to the end of the document or, with `ignore_eos`, beyond it.
+        """
         check_counts(num_samples=num_samples, batch_size=batch_size)
         limit = self._checked_length(length)
         chosen = self.settings(settings)
@@ -182,6 +172,55 @@ class TextModel(Model):
             row = row[: row.index(EOS, first)]
             is_given = is_given[: len(row)]
         return Generated(self.tokenizer.decode(row), tuple(row), is_given, seed)
+
+
+class DiffusionTextModel(TextModel):
+    """A diffusion language model: fills any gaps of a sequence, all positions at once."""
+
+    @torch.no_grad()
+    def fill(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        is_noisy: Bool[Tensor, "batch seq"],
+        seeds: Sequence[tuple[int, int]],
+        settings: DiffusionSettings,
+        *,
+        callback: Callable[[StepInfo], None] | None = None,
+    ) -> Int[Tensor, "batch seq"]:
+        draws = self.sampler.draw(seeds)
+        estimator = partial(self.sampler.estimator, settings=settings, noise=draws.noise)
+        if isinstance(settings, SamplingConfig):
+            given = estimator(tokens, is_noisy)
+            predicted = self.sampler.solve(given, draws.noise, settings, callback)
+            return torch.where(is_noisy, predicted, tokens)
+        x, t = self.sampler.start(draws.noise)
+        return mask_predict(
+            estimator, tokens, is_noisy, x, t, settings, u=draws.u, callback=callback
+        ).tokens
+
+
+class AutoregressiveTextModel(TextModel):
+    """An autoregressive language model: completes prompts, token by token."""
+
+    def infill_canvas(self, text: str) -> Canvas:
+        raise ValueError("an autoregressive model cannot fill gaps: use a diffusion model")
+
+    @torch.no_grad()
+    def fill(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        is_noisy: Bool[Tensor, "batch seq"],
+        seeds: Sequence[tuple[int, int]],
+        settings: DecodingConfig,
+        *,
+        callback: Callable[[int], None] | None = None,
+    ) -> Int[Tensor, "batch seq"]:
+        u = draw_uniform(seeds, self.length).to(self.device)
+        never = never_drawn(settings)
+        with self.network.precision():
+            return decode(
+                self.model, tokens, ~is_noisy, u, settings, suppress=never, callback=callback
+            )
 
 
 def split_gaps(text: str) -> list[str | int]:

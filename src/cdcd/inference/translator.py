@@ -1,16 +1,27 @@
 """Translators: they translate sentences, by one sample or by the best of several (§6.6)."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from cdcd.config import BeamConfig, DecodingConfig, MaskPredictConfig
+from cdcd.data.order import keys_for
+from cdcd.data.sequences import InMemory
+from cdcd.data.subword_sampling import SubwordSampler
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.inference.mask_predict import Predicted
+from cdcd.diffusion.sampling import SamplingConfig, StepInfo
+from cdcd.inference.beam import beam_search
+from cdcd.inference.decoder_settings import DiffusionSettings
+from cdcd.inference.decoding import decode_targets, draw_uniform
+from cdcd.inference.mask_predict import Condition, Predicted, ends_at, mask_predict
 from cdcd.inference.model import Model, check_counts
 from cdcd.metrics.bleu import utility_for
 from cdcd.metrics.mbr import mbr_batch
@@ -19,6 +30,8 @@ Done = Callable[[float], None]
 """A callback that gets the share that is done, from 0 to 1."""
 Seed = tuple[int, int, int]
 """The seed, the index of the text and that of the sample: what a sample's draws depend on."""
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Multiples of it, modulo 1, are spread evenly over the unit interval, however many there are."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +161,119 @@ class Translator(Model):
         """Returns a target as text; everything after its first end is discarded."""
         end = target.index(EOS) if EOS in target else len(target)
         return self.tokenizer.decode([token for token in target[:end] if token != PAD])
+
+
+class DiffusionTranslator(Translator):
+    """A diffusion translator: the whole target at once, from noise."""
+
+    @torch.no_grad()
+    def fill(
+        self,
+        source: Int[Tensor, "sources source"],
+        seeds: Sequence[Seed],
+        settings: DiffusionSettings,
+        done: Done,
+    ) -> Predicted:
+        def callback(info: StepInfo) -> None:
+            done((info.index + 1) / info.num_steps)
+
+        if isinstance(settings, MaskPredictConfig):
+            return self._mask_predict(self._split_anew(source, seeds), seeds, settings, callback)
+        noise = self.sampler.draw(seeds).noise
+        estimator = self.conditioned(source, settings)(*self._nothing_given(len(seeds)))
+        tokens = self.sampler.solve(estimator, noise, settings, callback)
+        return Predicted(tokens, torch.zeros(len(tokens)))
+
+    def _split_anew(
+        self, source: Int[Tensor, "sources source"], seeds: Sequence[Seed]
+    ) -> Int[Tensor, "batch_or_sources source"]:
+        """Returns a source for each seed, its words split as in training but for a text's first sample."""
+        alpha = self.config.data.subword_sampling
+        is_further = np.array([sample > 0 for _, _, sample in seeds])
+        if not (alpha and is_further.any()):
+            return source
+        rows = np.arange(len(seeds)) // (len(seeds) // len(source))
+        keys = np.concatenate([keys_for("pieces", *seed, count=1) for seed in seeds])
+        varied = SubwordSampler(InMemory(source.cpu()), self.tokenizer, alpha).draw(rows, keys)
+        chosen = torch.where(torch.from_numpy(is_further)[:, None], varied, source.cpu()[rows])
+        return chosen.to(self.device)
+
+    def _nothing_given(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Returns tokens that are all noisy, and their mask."""
+        shape = (rows, self.config.data.length)
+        is_noisy = torch.ones(shape, dtype=torch.bool, device=self.device)
+        return torch.full(shape, PAD, device=self.device), is_noisy
+
+    def conditioned(
+        self, source: Int[Tensor, "sources source"], settings: DiffusionSettings
+    ) -> Condition:
+        """Returns the estimators of some sources for any given tokens."""
+        is_guided = isinstance(settings, SamplingConfig) and settings.guidance_scale != 1.0
+        rows = source.repeat(2, 1) if is_guided else source
+        is_dropped = torch.arange(len(rows), device=self.device) >= len(source)
+        with self.network.precision():
+            encoded = self.sampler.model.encode(rows, is_dropped)
+        return partial(self.sampler.estimator, settings=settings, condition=encoded)
+
+    def _mask_predict(
+        self,
+        source: Int[Tensor, "sources source"],
+        seeds: Sequence[Seed],
+        settings: MaskPredictConfig,
+        callback: Callable[[StepInfo], None],
+    ) -> Predicted:
+        """Predicts the length first, then the tokens; of several lengths keeps the most confident target."""
+        tries = settings.num_lengths
+        tried = self.sampler.draw([seed for seed in seeds for _ in range(tries)])
+        condition = self.conditioned(source, settings)
+        x, t = self.sampler.start(tried.noise)
+        tokens, is_noisy = self._nothing_given(len(t))
+        first = condition(tokens, is_noisy)(x, t, None)
+        # Lengths lie in equal parts of their distribution: anywhere, or in the middle, and further
+        # samples evenly around it.
+        spread = [(0.5 + GOLDEN * sample) % 1 for _, _, sample in seeds]
+        evenly = torch.tensor(spread, dtype=t.dtype, device=self.device).repeat_interleave(tries)
+        within = tried.u_length if settings.temperature else evenly
+        part = torch.arange(tries, device=self.device).repeat(len(seeds))
+        end = ends_at(first.logits, (part + within) / tries, settings.temperature or 1.0)
+        position = torch.arange(tokens.shape[1], device=self.device)
+        predicted = mask_predict(
+            condition,
+            tokens.masked_fill(position == end, EOS),
+            is_noisy & (position < end),
+            x,
+            t,
+            settings,
+            u=tried.u,
+            never=(PAD, EOS),
+            state=first.state,
+            callback=callback,
+        )
+        best = predicted.confidence.unflatten(0, (-1, tries)).max(1)
+        rows = torch.arange(len(seeds), device=self.device)
+        return Predicted(
+            predicted.tokens.unflatten(0, (-1, tries))[rows, best.indices], best.values
+        )
+
+
+class AutoregressiveTranslator(Translator):
+    """An autoregressive translator: beam search, or tokens drawn one by one where many are wanted."""
+
+    @torch.no_grad()
+    def fill(
+        self,
+        source: Int[Tensor, "sources source"],
+        seeds: Sequence[Seed],
+        settings: BeamConfig | DecodingConfig,
+        done: Done,
+    ) -> Predicted:
+        with self.network.precision():
+            if isinstance(settings, BeamConfig):
+                targets = beam_search(self.model, source, settings).best()
+            else:
+                u = draw_uniform(seeds, self.model.length).to(self.device)
+                targets = decode_targets(self.model, source, u, settings)
+        return Predicted(targets, torch.zeros(len(targets)))
 
 
 def _batches(
