@@ -13,7 +13,7 @@ from tiny import tiny_config
 from cdcd.benchmarks.shapes import synthetic_tokenizer
 from cdcd.diffusion.estimator import Estimate
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.inference.diffusion_text import DiffusionTextModel
+from cdcd.inference.text_model import DiffusionTextModel
 from cdcd.networks import capture
 from cdcd.networks.capture import (
     Captured,
@@ -160,7 +160,7 @@ def test_no_state_is_a_state_of_zeros(settings):
     tokens = torch.randint(3, 60, (2, 12), generator=torch.Generator().manual_seed(0))
     is_noisy = (torch.arange(12) >= 4).expand(2, -1)
     noise = torch.randn(2, 12, 16, generator=torch.Generator().manual_seed(1))
-    estimator = model.estimator(tokens, is_noisy, model.settings(settings), noise=noise)
+    estimator = model.sampler.estimator(tokens, is_noisy, model.settings(settings), noise=noise)
     t = torch.full((2,), 3.0)
     none = estimator(3.0 * noise, t, None)
     branches = 2 if "guidance_scale" in settings else 1
@@ -198,12 +198,12 @@ def test_the_parts_of_an_estimator():
 
     def key(**settings):
         chosen = model.settings(settings)
-        return settings_of(model.estimator(tokens, is_noisy, chosen, noise=noise))
+        return settings_of(model.sampler.estimator(tokens, is_noisy, chosen, noise=noise))
 
     assert key() == key(num_steps=7, solver="heun", rho=3.0, warp=False, final_prediction="nearest")
     different = ({"nucleus": 0.5}, {"guidance_scale": 2.0}, {"self_conditioning": False})
     assert len({key(), *(key(**settings) for settings in different)}) == 4
-    estimator = model.estimator(tokens, is_noisy, model.settings({}), noise=noise)
+    estimator = model.sampler.estimator(tokens, is_noisy, model.settings({}), noise=noise)
     others = [tensor + 1 for tensor in tensors_of(estimator) if tensor.dtype != torch.bool]
     changed = with_tensors(estimator, iter([*others, ~is_noisy]))
     assert torch.equal(changed.tokens, tokens + 1)

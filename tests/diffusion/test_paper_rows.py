@@ -18,7 +18,7 @@ from cdcd.diffusion.objective import training_loss
 from cdcd.diffusion.sampling import sample, time_grid
 from cdcd.diffusion.solvers import SOLVERS, Slope
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.inference.diffusion_text import DiffusionTextModel
+from cdcd.inference.text_model import DiffusionTextModel
 from cdcd.presets import base
 from cdcd.reproduction.rows import ROWS, Row, rows_of
 from cdcd.seeding import generator_for
@@ -75,7 +75,7 @@ def estimate(config: RunConfig, t: float = 3.0) -> Any:
     """A prediction, the second in a row; at noisy positions."""
     model, (tokens, is_noisy) = model_of(config), inputs()
     noise = torch.randn(3, LENGTH, config.embedding.dim, generator=generator_for("noise"))
-    estimator = model.estimator(tokens, is_noisy, model.settings({}), noise=noise)
+    estimator = model.sampler.estimator(tokens, is_noisy, model.settings({}), noise=noise)
     level = torch.full((3,), t)
     return estimator(t * noise, level, estimator(t * noise, level, None).state)
 

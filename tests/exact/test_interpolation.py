@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from languages import independent_logits, noise, oracle, table
 
-from cdcd.diffusion import interpolation, parts
+from cdcd.diffusion import interpolation
 from cdcd.diffusion.embedding import Projection, nearest_token, normalise_rows
 from cdcd.diffusion.interpolation import (
     expected_embedding,
@@ -64,7 +64,7 @@ def test_nucleus_is_the_smallest_set_that_reaches_the_mass(seed, nucleus):
 @pytest.mark.parametrize("rounded", [True, False])
 @pytest.mark.parametrize("spread", [0.0, 1.0, 12.0])
 def test_expected_embedding_of_bfloat16_logits(monkeypatch, spread, rounded):
-    monkeypatch.setattr(parts, "SIZE_ON_CPU", 7)
+    monkeypatch.setattr("cdcd.diffusion.logits.PART", 7)
     if rounded:  # as on a GPU
         monkeypatch.setattr(interpolation, "product_dtype", lambda _: torch.float16)
     generator = torch.Generator().manual_seed(0)
@@ -82,7 +82,7 @@ def test_expected_embedding_of_bfloat16_logits(monkeypatch, spread, rounded):
 
 @pytest.mark.parametrize("rounded", [True, False])
 def test_expected_embedding_shapes_bfloat16_logits_in_float32(monkeypatch, rounded):
-    monkeypatch.setattr(parts, "SIZE_ON_CPU", 7)
+    monkeypatch.setattr("cdcd.diffusion.logits.PART", 7)
     if rounded:  # as on a GPU
         monkeypatch.setattr(interpolation, "product_dtype", lambda _: torch.float16)
     generator = torch.Generator().manual_seed(0)

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cdcd.diffusion.embedding import Embedding, EmbeddingConfig
+from cdcd.diffusion.logits import noisy_positions, put, take
 from cdcd.diffusion.objective import (
     Draws,
     ObjectiveConfig,
     training_loss,
 )
-from cdcd.diffusion.positions import noisy_positions, put, take
 from cdcd.seeding import generator_for
 
 BATCH, LENGTH, DIM, VOCAB = 6, 5, 4, 7

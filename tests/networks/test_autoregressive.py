@@ -11,9 +11,10 @@ from torch.nn import functional as F
 from cdcd.config import DecodingConfig
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.interpolation import truncate_to_nucleus
+from cdcd.diffusion.logits import cross_entropies
 from cdcd.inference.decoding import decode, draw, invert, keep_top_k
 from cdcd.languages import markov_chain
-from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork, is_predicted, token_nll
+from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork, is_predicted
 from cdcd.networks.diffusion_text import NetworkConfig
 from cdcd.seeding import generator_for
 
@@ -114,7 +115,7 @@ def naive_nll(model: AutoregressiveTextNetwork, row: list[int]) -> list[float]:
 def test_loss_equals_a_naive_one(tied):
     model, tokens = network(tied=tied), random_tokens()
     expected = [naive_nll(model, row) for row in tokens.tolist()]
-    found = token_nll(model(tokens), tokens)
+    found = cross_entropies(model(tokens), tokens)
     # The model's rotary angles were rounded to float32.
     torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=0, atol=1e-6)
 
@@ -176,11 +177,13 @@ def test_a_new_model_answers_almost_uniformly(tied, width, num_blocks, vocab):
     model = AutoregressiveTextNetwork(size, vocab_size=vocab, length=32, tied=tied)
     model.requires_grad_(False)
     tokens = torch.randint(vocab, (16, 32), generator=generator_for(0))
-    loss = float(token_nll(model(tokens), tokens).mean())
+    loss = float(cross_entropies(model(tokens), tokens).mean())
     assert loss == pytest.approx(math.log(vocab), abs=0.05)
     # Text that repeats its words is no easier and no harder.
     same = tokens[:, :1].expand(-1, 32)
-    assert float(token_nll(model(same), same).mean()) == pytest.approx(math.log(vocab), abs=0.3)
+    assert float(cross_entropies(model(same), same).mean()) == pytest.approx(
+        math.log(vocab), abs=0.3
+    )
 
 
 def test_padding_is_not_counted_and_the_end_is():
@@ -191,7 +194,7 @@ def test_padding_is_not_counted_and_the_end_is():
 def test_loss_of_bfloat16_logits_is_computed_in_float32():
     logits = torch.randn(2, 3, VOCAB, generator=generator_for(0)).bfloat16()
     tokens = torch.ones(2, 3, dtype=torch.long)
-    found = token_nll(logits, tokens)
+    found = cross_entropies(logits, tokens)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, -logits.float().log_softmax(-1)[..., 1])
 
@@ -360,14 +363,14 @@ def test_it_learns_a_markov_chain_to_its_entropy(tied):
     for step, tokens in enumerate(data.split(64)):
         optimiser.param_groups[0]["lr"] = 5e-3 * min(1.0, (step + 1) / 20, 2 * (1 - step / steps))
         optimiser.zero_grad()
-        token_nll(model(tokens), tokens).mean().backward()
+        cross_entropies(model(tokens), tokens).mean().backward()
         optimiser.step()
     tokens = chain.sample(2_000, length, generator=generator)
     exact = -F.pad(chain.transitions.log()[tokens[:, :-1], tokens[:, 1:]], (1, 0))
     exact[:, 0] = -chain.initial.log()[tokens[:, 0]]
     torch.testing.assert_close(-exact.sum(1), chain.log_prob(tokens))
     with torch.no_grad():
-        excess = token_nll(model(tokens), tokens) - exact
+        excess = cross_entropies(model(tokens), tokens) - exact
     assert 0 < float(excess.mean()) < 0.03
     error = excess.std(0) / math.sqrt(len(excess))
     assert (excess.mean(0) > -4 * error).all()

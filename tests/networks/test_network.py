@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.estimator import NetworkEstimator
-from cdcd.diffusion.positions import noisy_positions, take
+from cdcd.diffusion.logits import noisy_positions, take
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.networks.attention import Attention, RotaryEmbedding
 from cdcd.networks.diffusion_text import DiffusionTextNetwork, NetworkConfig

@@ -32,12 +32,12 @@ from torch.nn import functional as F
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.estimator import Condition, Guided, Network, NetworkEstimator
+from cdcd.diffusion.logits import noisy_positions, take
 from cdcd.diffusion.objective import (
     Draws,
     ObjectiveConfig,
     training_loss,
 )
-from cdcd.diffusion.positions import noisy_positions, take
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork

@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.evaluation.plots import Trace, plot_denoising, plot_time_warping, plot_training
-from cdcd.inference.diffusion_text import DiffusionTextModel
-from cdcd.inference.diffusion_translator import DiffusionTranslator
 from cdcd.inference.load import load, load_translator
-from cdcd.inference.text_model import TextModel
-from cdcd.inference.translator import Translator
+from cdcd.inference.text_model import DiffusionTextModel, TextModel
+from cdcd.inference.translator import DiffusionTranslator, Translator
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
 

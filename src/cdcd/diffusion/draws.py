@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from cdcd.diffusion.logits import noisy_positions
 from cdcd.diffusion.masking import mixed_masks, most_noisy
 from cdcd.diffusion.objective import Draws, ObjectiveConfig
-from cdcd.diffusion.positions import noisy_positions
 from cdcd.diffusion.warping import NoiseSchedule
 from cdcd.seeding import generator_for
 

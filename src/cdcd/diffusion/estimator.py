@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from cdcd.diffusion.embedding import Projection
 from cdcd.diffusion.interpolation import expected_embedding
-from cdcd.diffusion.positions import noisy_positions
+from cdcd.diffusion.logits import noisy_positions
 from cdcd.diffusion.process import scale_input
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cdcd.diffusion.parts import in_parts
+from cdcd.diffusion.logits import in_parts
 
 HALF_SCALE = 256.0
 """Probabilities times this are in float16's range, and so are their products with embeddings."""

@@ -13,11 +13,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from cdcd.diffusion.cross_entropy import cross_entropies
 from cdcd.diffusion.embedding import EmbeddingConfig, Projection
 from cdcd.diffusion.estimator import Condition, Network, predict_logits
 from cdcd.diffusion.interpolation import expected_embedding
-from cdcd.diffusion.positions import put, take
+from cdcd.diffusion.logits import cross_entropies, put, take
 from cdcd.diffusion.process import add_noise
 
 

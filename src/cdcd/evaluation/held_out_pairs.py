@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from cdcd.config import RunConfig
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs
 from cdcd.data.prepare.reading import Documents
 from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS, ParallelDocuments
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
-from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.held_out import training_sequences
+from cdcd.evaluation.shared_documents import letters
 from cdcd.metrics.bleu import Corpus
-from cdcd.seeding import generator_for
 from cdcd.training.corpora import built_in_pairs
 
 BUILT_IN_SEEDS = {"test": 10**9 + 1, "valid": 10**9 + 2}
@@ -143,54 +139,38 @@ def _lost(dataset: PreparedPairs, split: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Sentences of the test set that a run has trained on, token for token."""
+    """Sentences of the test set that a run has trained on, white space aside."""
 
     pairs: int
     sources: int
     """Sources, with any target."""
 
 
-def training_pairs(run: RunConfig, tokenizer: Tokenizer) -> PairDataset | None:
-    """Returns the pairs that a run trained on; None if they are not there."""
-    source = run.data.source
-    if source != BUILT_IN_PAIRS and not holds_pairs(source):
+def overlap(corpus: Corpus, run: RunConfig, tokenizer: Tokenizer) -> Overlap | None:
+    """Counts a test set's pairs in the training set of a run; None if that is not there."""
+    if run.data.source != BUILT_IN_PAIRS and not holds_pairs(run.data.source):
         return None
+    tested = [
+        (letters(source), letters(reference))
+        for source, reference in zip(corpus.sources, corpus.references, strict=True)
+    ]
+    sources, known = {source for source, _ in tested}, set[str | tuple[str, str]]()
+    for text, target in training_pairs(run, tokenizer):
+        source = letters(text)
+        if source in sources:
+            known |= {source, (source, letters(target))}
+    return Overlap(
+        pairs=sum(pair in known for pair in tested),
+        sources=sum(source in known for source, _ in tested),
+    )
+
+
+def training_pairs(run: RunConfig, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
+    """Yields the pairs that a run trained on, as text."""
     pairs = training_sequences(run, tokenizer)
     assert isinstance(pairs, PairDataset)
-    return pairs
-
-
-def overlap(corpus: Corpus, training: PairDataset, tokenizer: Tokenizer) -> Overlap:
-    """Counts a test set's pairs that are in a training set, by hash."""
-    lengths = (training.source_length, training.target_length)
-    sides = (corpus.sources, corpus.references)
-    rows = [
-        torch.tensor([_padded(tokenizer.encode(text), length) for text in texts])
-        for texts, length in zip(sides, lengths, strict=True)
-    ]
-    tested = _hashes(torch.cat(rows, 1), training.source_length)
-    trained = [np.unique(each) for each in _all_hashes(training)]
-    sources, pairs = (
-        int(np.isin(ours, theirs).sum()) for ours, theirs in zip(tested, trained, strict=True)
-    )
-    return Overlap(pairs, sources)
-
-
-def _padded(tokens: Sequence[int], length: int) -> list[int]:
-    """Pads as in training; a sentence that does not fit equals none, as its end is missing."""
-    return [*tokens, EOS, *[PAD] * length][:length]
-
-
-def _all_hashes(training: PairDataset) -> list[np.ndarray]:
-    starts = range(0, len(training), ROWS_AT_ONCE)
-    blocks = (np.arange(s, min(s + ROWS_AT_ONCE, len(training))) for s in starts)
-    parts = [_hashes(training.rows(block), training.source_length) for block in blocks]
-    return [np.concatenate(side) for side in zip(*parts, strict=True)]
-
-
-def _hashes(rows: Int[Tensor, "rows length"], source_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns random weighted sums, modulo 2^64, of the tokens of the sources and of whole pairs."""
-    generator = generator_for("hash", rows.shape[1])
-    weights = torch.randint(-(2**62), 2**62, rows.shape[1:], generator=generator) * 2 + 1
-    terms = rows.long() * weights
-    return terms[:, :source_length].sum(1).numpy(), terms.sum(1).numpy()
+    border = pairs.source_length
+    for start in range(0, len(pairs), ROWS_AT_ONCE):
+        rows = pairs.rows(np.arange(start, min(start + ROWS_AT_ONCE, len(pairs))))
+        for row in rows.tolist():
+            yield tokenizer.decode(row[:border]), tokenizer.decode(row[border:])

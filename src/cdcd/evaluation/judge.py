@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from cdcd.data.tokenizers import Tokenizer, tokenizer_hash
 from cdcd.data.vocabulary import EOS, PAD
+from cdcd.diffusion.logits import cross_entropies
 from cdcd.evaluation.texts import Texts
-from cdcd.inference.autoregressive_text import AutoregressiveTextModel
 from cdcd.inference.load import load
-from cdcd.networks.autoregressive_text import token_nll
+from cdcd.inference.text_model import AutoregressiveTextModel
 from cdcd.networks.precision import choose_device
 
 HUGGING_FACE = "hf:"
@@ -77,7 +77,7 @@ class RunReader:
     def nll(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq"]:
         """Returns −ln p of each token given those before it."""
         tokens = tokens.to(self.model.device)
-        return token_nll(self.model.network(tokens), tokens)
+        return cross_entropies(self.model.network(tokens), tokens)
 
     @torch.no_grad()
     def features(
@@ -123,7 +123,7 @@ class HuggingFaceReader:
     @torch.no_grad()
     def nll(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq"]:
         logits = self.model(self._inputs(tokens)).logits.float()[:, :-1]
-        return token_nll(logits, tokens.to(self.device))
+        return cross_entropies(logits, tokens.to(self.device))
 
     @torch.no_grad()
     def features(

@@ -23,10 +23,14 @@ MOST_UNKNOWN = 0.5
 HASH = RollingHash(256, BLOCK)
 
 
+def letters(text: str) -> str:
+    """Returns a text without its white space, and without the differences between forms of one letter."""
+    return "".join(unicodedata.normalize("NFKC", text).split())
+
+
 def fingerprints(text: str) -> UInt64[np.ndarray, " passages"]:
     """Returns hashes of passages of a text; of a short text the hash of all of it."""
-    letters = "".join(unicodedata.normalize("NFKC", text).split())
-    raw = np.frombuffer(letters.encode("utf-8", "surrogatepass"), np.uint8)
+    raw = np.frombuffer(letters(text).encode("utf-8", "surrogatepass"), np.uint8)
     parts = [_passages(raw[start : start + BLOCK]) for start in range(0, len(raw), BLOCK)]
     return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 

@@ -35,10 +35,8 @@ from cdcd.evaluation.texts import (
     shuffled,
     spliced,
 )
-from cdcd.inference.autoregressive_text import AutoregressiveTextModel
-from cdcd.inference.diffusion_text import DiffusionTextModel
 from cdcd.inference.load import load
-from cdcd.inference.text_model import TextModel
+from cdcd.inference.text_model import AutoregressiveTextModel, DiffusionTextModel, TextModel
 from cdcd.metrics.entropy import first_tokens, text_statistics
 from cdcd.metrics.intervals import pooled_entropy_interval, ratio_interval
 from cdcd.metrics.matches import MatchSummary, longest_matches, summarise_matches
@@ -221,7 +219,7 @@ class Evaluation:
             if isinstance(job.model, DiffusionTextModel):
                 device, noise = job.model.device, job.model.sampler.draw([(0,)]).noise
                 tokens, is_generated = one.tokens.to(device), one.is_generated.to(device)
-                job.model.estimator(tokens, is_generated, chosen, noise=noise)
+                job.model.sampler.estimator(tokens, is_generated, chosen, noise=noise)
         return jobs
 
     def _all_samples(self, jobs: Sequence[Job]) -> Iterator[Samples]:

@@ -25,7 +25,6 @@ from cdcd.evaluation.held_out_pairs import (
     held_out_pairs,
     languages_of,
     overlap,
-    training_pairs,
 )
 from cdcd.evaluation.sweep import FinishedRows, Setting, tracked
 from cdcd.evaluation.translation_report import (
@@ -161,12 +160,9 @@ class TranslationEvaluation:
         """Counts the test set's sentences that each run trained on, once for each training set."""
         known: dict[Any, Overlap | None] = {}
         for each in self.all_systems:
-            text, tokenizer = training_text(each.config), each.translator.tokenizer
+            text = training_text(each.config)
             if text not in known:
-                training = training_pairs(each.config, tokenizer)
-                known[text] = None
-                if training is not None:
-                    known[text] = overlap(self.corpus, training, tokenizer)
+                known[text] = overlap(self.corpus, each.config, each.translator.tokenizer)
         return {each.run: known[training_text(each.config)] for each in self.all_systems}
 
     def _row(self, job: Job, done: Done, kept: FinishedRows, number: str) -> TranslationRow:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cdcd.data.vocabulary import PAD
-from cdcd.diffusion.cross_entropy import cross_entropies
 from cdcd.networks.attention import KeyValueCache, RotaryEmbedding, new_caches
 from cdcd.networks.diffusion_text import NetworkConfig
 from cdcd.networks.layers import Block, LayerNorm, initialise_blocks
@@ -98,13 +97,6 @@ class AutoregressiveTextNetwork(nn.Module):
 
     def _logits(self, h: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocab"]:
         return F.linear(h, self.embedding.weight[:-1]) if self.head is None else self.head(h)
-
-
-def token_nll(
-    logits: Float[Tensor, "batch seq vocab"], tokens: Int[Tensor, "batch seq"]
-) -> Float[Tensor, "batch seq"]:
-    """Returns −ln p of each token, in nats, in float32 or better."""
-    return cross_entropies(logits.flatten(0, 1), tokens.flatten()).view_as(tokens)
 
 
 def is_predicted(tokens: Int[Tensor, "batch seq"]) -> Bool[Tensor, "batch seq"]:

@@ -11,8 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cdcd.diffusion.logits import cross_entropies
 from cdcd.networks.attention import KeyValueCache, new_caches
-from cdcd.networks.autoregressive_text import is_predicted, token_nll
+from cdcd.networks.autoregressive_text import is_predicted
 from cdcd.networks.encoder_decoder import (
     DecoderBlock,
     EncodedSource,
@@ -64,7 +65,7 @@ class AutoregressiveTranslationNetwork(nn.Module):
         In training a share of each label, `label_smoothing`, goes to all tokens alike.
         """
         logits, is_token = self(source, target), is_predicted(target)
-        nll = token_nll(logits, target)
+        nll = cross_entropies(logits, target)
         # −Σ ln p / vocab_size is the NLL, plus the token's logit, less the mean of all.
         picked = logits.gather(-1, target[..., None])[..., 0].to(nll.dtype)
         smoothed = nll + label_smoothing * (picked - logits.mean(-1, dtype=nll.dtype))

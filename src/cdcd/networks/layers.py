@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cdcd.diffusion.positions import take
+from cdcd.diffusion.logits import take
 from cdcd.networks.attention import Attention, KeyValueCache, RotaryEmbedding
 from cdcd.networks.precision import working_dtype
 

@@ -23,8 +23,8 @@ from cdcd.benchmarks.measure import environment
 from cdcd.config import read_config
 from cdcd.evaluation.held_out import described
 from cdcd.files import read_json, write_json
-from cdcd.inference.diffusion_text import DiffusionTextModel
 from cdcd.inference.load import load
+from cdcd.inference.text_model import DiffusionTextModel
 from cdcd.reproduction.plan import JUDGE, Job, Plan
 from cdcd.reproduction.rows import ROWS
 from cdcd.training import run as runs
