@@ -7,13 +7,18 @@ from languages import PROCESS
 from scipy import stats
 
 from cdcd.diffusion.draws import (
-    conditioning_masks,
     draw_for_step,
     num_predicted,
     self_conditioned_rows,
     uniform_times,
 )
-from cdcd.diffusion.masking import clean_counts, mixed_masks, most_noisy, prefix_masks, random_masks
+from cdcd.diffusion.masking import (
+    clean_counts,
+    conditioning_masks,
+    most_noisy,
+    prefix_masks,
+    random_masks,
+)
 from cdcd.diffusion.objective import ObjectiveConfig
 from cdcd.diffusion.warping import TimeWarp, WarpConfig
 from cdcd.seeding import generator_for
@@ -39,19 +44,16 @@ def test_prefix_lengths_are_uniform_and_leave_a_noisy_token():
     assert masks.any(1).all()
 
 
-def test_fixed_prefix():
-    def masks(prefix_length):
-        return mixed_masks(
-            100,
-            LENGTH,
-            prefix_share=1.0,
-            prefix_length=prefix_length,
-            generator=generator_for(0),
-        )
+def masks_of(batch: int = 500, seed: int = 0, **settings) -> torch.Tensor:
+    objective = ObjectiveConfig(**settings)
+    return conditioning_masks(batch, LENGTH, objective, generator=generator_for(seed))
 
-    assert torch.equal(masks(4), (torch.arange(LENGTH) >= 4).expand(100, -1))
+
+def test_fixed_prefix():
+    fixed = masks_of(100, masking="prefix", prefix_length=4)
+    assert torch.equal(fixed, (torch.arange(LENGTH) >= 4).expand(100, -1))
     with pytest.raises(ValueError, match="below the sequence length"):
-        masks(LENGTH)
+        masks_of(100, masking="prefix", prefix_length=LENGTH)
 
 
 def test_random_masks_are_uniform_in_count_and_position():
@@ -135,7 +137,7 @@ def test_only_noisy_positions_are_predicted_where_partners_are_together():
     both = (int(masks.sum()), int(masks[1::2].sum()))
     assert num_predicted(objective, range(32), LENGTH) == both
     assert num_predicted(objective, range(8, 16), LENGTH)[0] == int(masks[8:16].sum())
-    assert most_noisy([0, 1, 2], LENGTH) == 2 * LENGTH + 1
+    assert most_noisy([0, 1, 2], LENGTH, objective) == 2 * LENGTH + 1
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
@@ -154,7 +156,7 @@ def test_self_conditioned_share(share):
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8, 1.0])
 def test_mixed_masks_hold_the_share_of_prefixes(share):
-    masks = mixed_masks(BATCH, LENGTH, prefix_share=share, generator=generator_for(2))
+    masks = masks_of(BATCH, 2, prefix_share=share)
     # A random mask of k clean tokens is a prefix with probability 1 / C(LENGTH, k).
     by_chance = np.mean([1 / stats.binom.pmf(k, LENGTH, 0.5) / 2**LENGTH for k in range(LENGTH)])
     expected = share + (1 - share) * by_chance
@@ -163,16 +165,11 @@ def test_mixed_masks_hold_the_share_of_prefixes(share):
 
 
 def test_masking_strategies():
-    def masks(**settings):
-        return conditioning_masks(
-            500, LENGTH, ObjectiveConfig(**settings), generator=generator_for(0)
-        )
-
-    assert masks(masking="none").all()
-    assert is_prefix(masks(masking="prefix")).all()
-    assert not is_prefix(masks(masking="random")).all()
-    assert is_prefix(masks(masking="prefix", prefix_length=3)).all()
-    assert 200 < int(is_prefix(masks(masking="mixed", prefix_share=0.5)).sum()) < 380
+    assert masks_of(masking="none").all()
+    assert is_prefix(masks_of(masking="prefix")).all()
+    assert not is_prefix(masks_of(masking="random")).all()
+    assert is_prefix(masks_of(masking="prefix", prefix_length=3)).all()
+    assert 200 < int(is_prefix(masks_of(masking="mixed", prefix_share=0.5)).sum()) < 380
 
 
 def times(step: int, *, low_discrepancy: bool = True, batch: int = 32) -> torch.Tensor:

@@ -5,15 +5,14 @@ The noise is large: it is drawn in blocks of rows, each by a generator of its ow
 the blocks that its rows lie in.
 """
 
-from collections.abc import Collection
 from functools import cache
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from cdcd.diffusion.logits import noisy_positions
-from cdcd.diffusion.masking import mixed_masks, most_noisy
+from cdcd.diffusion.masking import conditioning_masks, most_noisy
 from cdcd.diffusion.objective import Draws, ObjectiveConfig
 from cdcd.diffusion.warping import NoiseSchedule
 from cdcd.seeding import generator_for
@@ -36,27 +35,6 @@ def uniform_times(
     return ((order + offset) / batch).clamp(max=1.0)
 
 
-def conditioning_masks(
-    batch: int, length: int, objective: ObjectiveConfig, *, generator: torch.Generator
-) -> Bool[Tensor, "batch seq"]:
-    """Returns masks by the objective's masking strategy."""
-    if objective.masking == "none":
-        return torch.ones(batch, length, dtype=torch.bool, device=generator.device)
-    return mixed_masks(
-        batch,
-        length,
-        prefix_share=_prefix_share(objective),
-        prefix_length=objective.prefix_length,
-        generator=generator,
-    )
-
-
-def _prefix_share(objective: ObjectiveConfig) -> float:
-    return {"none": 0.0, "prefix": 1.0, "random": 0.0, "mixed": objective.prefix_share}[
-        objective.masking
-    ]
-
-
 def self_conditioned_rows(rows: range, objective: ObjectiveConfig) -> list[int]:
     """Returns the self-conditioned ones among some rows of a batch: evenly spread and fixed.
 
@@ -72,16 +50,7 @@ def self_conditioned_rows(rows: range, objective: ObjectiveConfig) -> list[int]:
 def num_predicted(objective: ObjectiveConfig, rows: range, length: int) -> tuple[int, int]:
     """Returns the most positions that can be noisy in some rows of a batch, and in the self-conditioned ones."""
     chosen = set(self_conditioned_rows(rows, objective))
-    return _most_noisy(rows, length, objective), _most_noisy(chosen, length, objective)
-
-
-def _most_noisy(rows: Collection[int], length: int, objective: ObjectiveConfig) -> int:
-    share = _prefix_share(objective)
-    if objective.masking == "none" or (objective.prefix_length is not None and 0 < share < 1):
-        return len(rows) * length
-    if objective.prefix_length is not None and share == 1:
-        return len(rows) * (length - objective.prefix_length)
-    return most_noisy(rows, length)
+    return most_noisy(rows, length, objective), most_noisy(chosen, length, objective)
 
 
 @cache

@@ -13,6 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cdcd.settings import check_ranges
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
@@ -32,12 +34,13 @@ class EmbeddingConfig:
     """Replace predictions x0_hat by the nearest embedding, in training and sampling (§3.2)."""
 
     def __post_init__(self) -> None:
-        if self.dim < 2:
-            raise ValueError(f"embedding.dim is {self.dim}, it must be at least 2")
-        if self.init_scale <= 0:
-            raise ValueError(f"embedding.init_scale is {self.init_scale}, it must be positive")
-        if self.l2_penalty < 0:
-            raise ValueError(f"embedding.l2_penalty is {self.l2_penalty}, it must not be negative")
+        check_ranges(
+            self,
+            "embedding",
+            at_least={2: ["dim"]},
+            positive=["init_scale"],
+            not_negative=["l2_penalty"],
+        )
 
 
 class Embedding(nn.Module):

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from cdcd.diffusion.embedding import Projection
 from cdcd.diffusion.interpolation import expected_embedding
-from cdcd.diffusion.logits import noisy_positions
+from cdcd.diffusion.logits import noisy_positions, put
 from cdcd.diffusion.process import scale_input
 
 
@@ -139,19 +139,14 @@ class NetworkEstimator:
             is_dropped=self.is_dropped,
             positions=positions,
             condition=self.condition,
-        )
+        ).flatten(0, -2)
         plain = self.trained(expected_embedding(logits, self.table), self.table)
         shaped = self._shape(logits, plain)
-        if self.only_noisy:
-            logits, plain, shaped = map(self._at_noisy, (logits, plain, shaped))
+        logits, plain, shaped = (
+            put(values, positions, self.is_noisy.shape) for values in (logits, plain, shaped)
+        )
         x0_hat = torch.where(self.is_noisy[..., None], shaped, given)
         return Estimate(logits, x0_hat, plain if self.self_conditioning else None)
-
-    def _at_noisy(self, values: Float[Tensor, "noisy *rest"]) -> Float[Tensor, "batch seq *rest"]:
-        """Returns values at the noisy positions, and zeros at the others."""
-        everywhere = values.new_zeros(*self.is_noisy.shape, *values.shape[1:])
-        everywhere[self.is_noisy] = values
-        return everywhere
 
     def _shape(self, logits: Tensor, plain: Tensor) -> Float[Tensor, "*positions embed"]:
         """Returns x0_hat under the sampling settings; `plain` where they change nothing."""

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from cdcd.diffusion.objective import ObjectiveConfig
+
 
 def clean_counts(batch: int, length: int, *, generator: torch.Generator) -> Int[Tensor, "batch 1"]:
     """Returns the number of given tokens of each sequence."""
@@ -21,8 +23,16 @@ def clean_counts(batch: int, length: int, *, generator: torch.Generator) -> Int[
     return torch.where(is_second, length - 1 - drawn.roll(2, 0), drawn)
 
 
-def most_noisy(rows: Collection[int], length: int) -> int:
-    """Returns the most tokens that can be noisy in some rows of a batch: exact if every partner is among them."""
+def most_noisy(rows: Collection[int], length: int, objective: ObjectiveConfig) -> int:
+    """Returns the most tokens that can be noisy in some rows of a batch.
+
+    Of masks without a fixed prefix their number is exact if every row's partner is among them.
+    """
+    share, prefix_length = prefix_share(objective), objective.prefix_length
+    if objective.masking == "none" or (prefix_length is not None and 0 < share < 1):
+        return len(rows) * length
+    if prefix_length is not None and share == 1:
+        return len(rows) * (length - prefix_length)
     partnered = sum(row ^ 2 in rows for row in rows)
     return partnered // 2 * (length + 1) + (len(rows) - partnered) * length
 
@@ -40,15 +50,21 @@ def random_masks(
     return scores.argsort(1).argsort(1) >= counts
 
 
-def mixed_masks(
-    batch: int,
-    length: int,
-    *,
-    prefix_share: float,
-    generator: torch.Generator,
-    prefix_length: int | None = None,
+def prefix_share(objective: ObjectiveConfig) -> float:
+    """Returns the share of the sequences whose given tokens are a prefix."""
+    return {"prefix": 1.0, "mixed": objective.prefix_share}.get(objective.masking, 0.0)
+
+
+def conditioning_masks(
+    batch: int, length: int, objective: ObjectiveConfig, *, generator: torch.Generator
 ) -> Bool[Tensor, "batch seq"]:
-    """Returns prefix masks, of random or fixed length, for a share of the sequences, random masks for the others."""
+    """Returns prefix masks, of random or fixed length, for a share of the sequences, random masks for the others.
+
+    Without masking all tokens are noisy.
+    """
+    device, prefix_length = generator.device, objective.prefix_length
+    if objective.masking == "none":
+        return torch.ones(batch, length, dtype=torch.bool, device=device)
     counts = clean_counts(batch, length, generator=generator)
     scattered = random_masks(counts, length, generator=generator)
     if prefix_length is not None:
@@ -57,5 +73,5 @@ def mixed_masks(
                 f"objective.prefix_length is {prefix_length}, it must be below the sequence length {length}"
             )
         counts = torch.full_like(counts, prefix_length)
-    chosen = torch.rand(batch, 1, generator=generator, device=generator.device) < prefix_share
-    return torch.where(chosen, prefix_masks(counts, length), scattered)
+    has_prefix = torch.rand(batch, 1, generator=generator, device=device) < prefix_share(objective)
+    return torch.where(has_prefix, prefix_masks(counts, length), scattered)

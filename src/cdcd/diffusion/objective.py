@@ -18,6 +18,7 @@ from cdcd.diffusion.estimator import Condition, Network, predict_logits
 from cdcd.diffusion.interpolation import expected_embedding
 from cdcd.diffusion.logits import cross_entropies, put, take
 from cdcd.diffusion.process import add_noise
+from cdcd.settings import check_ranges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +43,8 @@ class ObjectiveConfig:
     """Spread u evenly over the batch (§6.1)."""
 
     def __post_init__(self) -> None:
-        for name in ("prefix_share", "conditioning_dropout", "self_conditioned_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(
-                    f"objective.{name} is {getattr(self, name)}, it must be between 0 and 1"
-                )
-        if self.prefix_length is not None and self.prefix_length < 0:
-            raise ValueError(f"objective.prefix_length is {self.prefix_length}, below 0")
+        shares = ("prefix_share", "conditioning_dropout", "self_conditioned_share")
+        check_ranges(self, "objective", share=shares, not_negative=["prefix_length"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +87,9 @@ def training_loss(
     condition: Condition | None = None,
 ) -> Losses:
     """Returns the loss of a batch as a function of its drawn inputs."""
+    projection = Projection(renormalise=embedding.renormalise, clamp=embedding.clamp)
     x0 = F.embedding(tokens, table)
     x = add_noise(x0, draws.t, draws.eps)
-    projection = Projection(renormalise=embedding.renormalise, clamp=embedding.clamp)
     x0_prev = _first_predictions(network, table, x0, x, draws, projection, condition)
     logits = predict_logits(
         network,
@@ -106,8 +102,8 @@ def training_loss(
         positions=draws.predicted,
         condition=condition,
     ).flatten(0, -2)
-    nll = put(cross_entropies(logits, take(tokens, draws.predicted)), draws.predicted, tokens.shape)
-    nll = nll.masked_fill(~draws.is_noisy, 0.0)
+    nll = cross_entropies(logits, take(tokens, draws.predicted))
+    nll = put(nll, draws.predicted, tokens.shape).masked_fill(~draws.is_noisy, 0.0)
     noisy_counts = draws.is_noisy.sum(1)
     num_noisy, total = noisy_counts.sum(), nll.sum()
     if objective.loss == "score_matching":

@@ -67,8 +67,8 @@ class SamplingConfig:
     @property
     def num_evaluations(self) -> int:
         """Network calls for a sample, with the final prediction; guidance doubles their cost."""
-        steps = SOLVERS[self.solver].evaluations(self.num_steps)
-        return steps + (self.final_prediction == "network")
+        in_steps = self.num_steps * SOLVERS[self.solver].evaluations_per_step
+        return in_steps + (self.final_prediction == "network")
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,6 @@ class Solver:
     order: int
     evaluations_per_step: int
 
-    def evaluations(self, num_steps: int) -> int:
-        """Counts the network calls in `num_steps` steps, without the final prediction."""
-        return num_steps * self.evaluations_per_step
-
 
 def euler_step(slope: Slope, x: Tensor, t: Tensor, t_next: Tensor, state: Any) -> Step:
     """Follows the slope at the start of the step."""

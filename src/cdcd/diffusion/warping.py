@@ -27,6 +27,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cdcd.diffusion.process import ProcessConfig
+from cdcd.settings import check_ranges
 
 Coordinate = Literal["linear", "log"]
 
@@ -59,25 +60,19 @@ class WarpConfig:
     """Importance weights, normalised to mean 1, are clipped here."""
 
     def __post_init__(self) -> None:
-        _check_warp(self.temperature, self.uniformity, "warp.")
-        if self.num_bins < 1:
-            raise ValueError(f"warp.num_bins is {self.num_bins}, it must be at least 1")
+        check_ranges(
+            self,
+            "warp",
+            at_least={1: ("num_bins", "max_importance")},
+            positive=["temperature"],
+            share=["uniformity"],
+            below_one=["average_decay"],
+        )
         if not 0 < self.min_bin * self.num_bins < 1:
             raise ValueError(
                 f"warp.min_bin is {self.min_bin}, it must be positive and below 1 / num_bins"
             )
-        if not 0 <= self.average_decay < 1:
-            raise ValueError(f"warp.average_decay is {self.average_decay}, it must be in [0, 1)")
-        if self.max_importance < 1:
-            raise ValueError(f"warp.max_importance is {self.max_importance}, it must be at least 1")
         beta_cdf(torch.tensor(0.5), self.beta_a, self.beta_b)
-
-
-def _check_warp(temperature: float, uniformity: float, prefix: str) -> None:
-    if temperature <= 0:
-        raise ValueError(f"{prefix}temperature is {temperature}, it must be positive")
-    if not 0 <= uniformity <= 1:
-        raise ValueError(f"{prefix}uniformity is {uniformity}, it must be between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -142,7 +137,6 @@ class NoiseSchedule:
 
     def adjusted(self, *, temperature: float = 1.0, uniformity: float = 0.0) -> "NoiseSchedule":
         """Applies the temperature first, then the uniformity (App. A.6)."""
-        _check_warp(temperature, uniformity, "warp_")
         cdf = self.cdf if temperature == 1.0 else self.cdf.tempered(temperature)
         cdf = cdf if uniformity == 0.0 else cdf.mixed(uniformity)
         return NoiseSchedule(cdf, self.process, self.bins)
@@ -197,9 +191,9 @@ class TimeWarp(nn.Module):
 
     def training_schedule(self) -> NoiseSchedule:
         """Returns the distribution of training noise levels: temperature and uniformity applied, or uniform."""
-        if not self.config.train:
-            return self.schedule().adjusted(uniformity=1.0)
         config = self.config
+        if not config.train:
+            return self.schedule().adjusted(uniformity=1.0)
         return self.schedule().adjusted(
             temperature=config.temperature, uniformity=config.uniformity
         )

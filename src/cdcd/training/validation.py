@@ -10,9 +10,10 @@ from torch import Tensor
 
 from cdcd.config import RunConfig
 from cdcd.data.vocabulary import PAD
-from cdcd.diffusion.draws import conditioning_masks, self_conditioned_index
+from cdcd.diffusion.draws import self_conditioned_index
 from cdcd.diffusion.estimator import Condition, Network
 from cdcd.diffusion.logits import noisy_positions, take
+from cdcd.diffusion.masking import conditioning_masks
 from cdcd.diffusion.objective import Draws, training_loss
 from cdcd.diffusion.warping import NoiseSchedule, from_unit
 from cdcd.seeding import generator_for
