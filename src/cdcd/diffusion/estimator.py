@@ -8,7 +8,7 @@ Two estimators are equal only if they are the same one (`eq=False`): comparing t
 and torch.compile cannot call an object whose hash is made from its fields.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -71,32 +71,55 @@ class Condition(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Noisy sequences with their conditioning, not yet scaled and masked."""
+
+    x: Float[Tensor, "batch seq embed"]
+    t: Float[Tensor, " batch"]
+    given: Float[Tensor, "batch seq embed"]
+    """Embeddings of the clean tokens; those at noisy positions are not read."""
+    _: KW_ONLY
+    is_noisy: Bool[Tensor, "batch seq"]
+    is_dropped: Bool[Tensor, " batch"] | None = None
+    """Rows whose given tokens are hidden."""
+    condition: Condition | None = None
+
+    def rows(self, rows: Int[Tensor, " chosen"]) -> "Inputs":
+        """Returns the inputs of some rows."""
+        return Inputs(
+            self.x[rows],
+            self.t[rows],
+            self.given[rows],
+            is_noisy=self.is_noisy[rows],
+            is_dropped=None if self.is_dropped is None else self.is_dropped[rows],
+            condition=None if self.condition is None else self.condition.rows(rows),
+        )
+
+
 def predict_logits(
     network: Network,
-    x: Float[Tensor, "batch seq embed"],
-    t: Float[Tensor, " batch"],
+    inputs: Inputs,
     *,
-    given: Float[Tensor, "batch seq embed"],
     x0_prev: Float[Tensor, "batch seq embed"] | None,
-    is_noisy: Bool[Tensor, "batch seq"],
-    is_dropped: Bool[Tensor, " batch"] | None = None,
-    positions: Int[Tensor, " predicted"] | None = None,
-    condition: Condition | None = None,
-) -> Float[Tensor, "*positions vocab"]:
+    positions: Int[Tensor, " predicted"] | None,
+) -> Float[Tensor, "predicted vocab"]:
     """Calls the network on inputs stacked as in §4.1: the one place where they are scaled and masked.
 
     `x` and `x0_prev` are zero at given positions, `given` at noisy ones, where it would leak the
-    answer, and everywhere in rows with dropped conditioning. Only `x` is scaled.
+    answer, and everywhere in rows with dropped conditioning. Only `x` is scaled. The logits are of
+    some positions of the flattened batch, or of all.
     """
-    noisy = is_noisy[..., None]
-    c = given.masked_fill(noisy, 0.0)
-    if is_dropped is not None:
-        c = c.masked_fill(is_dropped[:, None, None], 0.0)
+    x, t, noisy = inputs.x, inputs.t, inputs.is_noisy[..., None]
+    c = inputs.given.masked_fill(noisy, 0.0)
+    if inputs.is_dropped is not None:
+        c = c.masked_fill(inputs.is_dropped[:, None, None], 0.0)
     x0_prev = torch.zeros_like(x) if x0_prev is None else x0_prev.masked_fill(~noisy, 0.0)
     x = scale_input(x, t).masked_fill(~noisy, 0.0)
-    optional = {"positions": positions, "condition": condition}
+    optional = {"positions": positions, "condition": inputs.condition}
     optional = {name: value for name, value in optional.items() if value is not None}
-    return network(x, t, c=c, x0_prev=x0_prev, is_noisy=is_noisy, **optional)
+    logits = network(x, t, c=c, x0_prev=x0_prev, is_noisy=inputs.is_noisy, **optional)
+    return logits.flatten(0, -2)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,17 +152,15 @@ class NetworkEstimator:
         positions = None
         if self.only_noisy:
             positions = noisy_positions(self.is_noisy, int(self.is_noisy.sum()))
-        logits = predict_logits(
-            self.network,
+        inputs = Inputs(
             x,
             t,
-            given=given,
-            x0_prev=state,
+            given,
             is_noisy=self.is_noisy,
             is_dropped=self.is_dropped,
-            positions=positions,
             condition=self.condition,
-        ).flatten(0, -2)
+        )
+        logits = predict_logits(self.network, inputs, x0_prev=state, positions=positions)
         plain = self.trained(expected_embedding(logits, self.table), self.table)
         shaped = self._shape(logits, plain)
         logits, plain, shaped = (

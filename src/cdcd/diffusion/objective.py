@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cdcd.diffusion.embedding import EmbeddingConfig, Projection
-from cdcd.diffusion.estimator import Condition, Network, predict_logits
+from cdcd.diffusion.estimator import Condition, Inputs, Network, predict_logits
 from cdcd.diffusion.interpolation import expected_embedding
 from cdcd.diffusion.logits import cross_entropies, put, take
 from cdcd.diffusion.process import add_noise
@@ -90,18 +90,11 @@ def training_loss(
     projection = Projection(renormalise=embedding.renormalise, clamp=embedding.clamp)
     x0 = F.embedding(tokens, table)
     x = add_noise(x0, draws.t, draws.eps)
-    x0_prev = _first_predictions(network, table, x0, x, draws, projection, condition)
-    logits = predict_logits(
-        network,
-        x,
-        draws.t,
-        given=x0,
-        x0_prev=x0_prev,
-        is_noisy=draws.is_noisy,
-        is_dropped=draws.is_dropped,
-        positions=draws.predicted,
-        condition=condition,
-    ).flatten(0, -2)
+    inputs = Inputs(
+        x, draws.t, x0, is_noisy=draws.is_noisy, is_dropped=draws.is_dropped, condition=condition
+    )
+    x0_prev = _first_predictions(network, table, inputs, draws, projection)
+    logits = predict_logits(network, inputs, x0_prev=x0_prev, positions=draws.predicted)
     nll = cross_entropies(logits, take(tokens, draws.predicted))
     nll = put(nll, draws.predicted, tokens.shape).masked_fill(~draws.is_noisy, 0.0)
     noisy_counts = draws.is_noisy.sum(1)
@@ -117,30 +110,18 @@ def training_loss(
 @torch.no_grad()
 def _first_predictions(
     network: Network,
-    table: Tensor,
-    x0: Float[Tensor, "batch seq embed"],
-    x: Float[Tensor, "batch seq embed"],
+    table: Float[Tensor, "vocab embed"],
+    inputs: Inputs,
     draws: Draws,
     projection: Projection,
-    condition: Condition | None,
 ) -> Float[Tensor, "batch seq embed"]:
     """Returns predictions without self-conditioning for the self-conditioned rows, zeros for the others."""
-    x0_prev, rows = torch.zeros_like(x0), draws.self_conditioned
-    if not len(rows):
-        return x0_prev
-    logits = predict_logits(
-        network,
-        x[rows],
-        draws.t[rows],
-        given=x0[rows],
-        x0_prev=None,
-        is_noisy=draws.is_noisy[rows],
-        is_dropped=draws.is_dropped[rows],
-        positions=draws.predicted_first,
-        condition=None if condition is None else condition.rows(rows),
-    ).flatten(0, -2)
-    x0_hat = projection(expected_embedding(logits, table), table)
-    x0_prev[rows] = put(x0_hat, draws.predicted_first, torch.Size((len(rows), x0.shape[1])))
+    x0_prev, rows = torch.zeros_like(inputs.x), draws.self_conditioned
+    if len(rows):
+        first, positions = inputs.rows(rows), draws.predicted_first
+        logits = predict_logits(network, first, x0_prev=None, positions=positions)
+        x0_hat = projection(expected_embedding(logits, table), table)
+        x0_prev[rows] = put(x0_hat, positions, first.is_noisy.shape)
     return x0_prev
 
 

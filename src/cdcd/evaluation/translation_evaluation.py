@@ -223,6 +223,7 @@ class TranslationEvaluation:
                 [fmean(sample) for sample in zip(*each, strict=True)]
                 for each in pieces.by_text(drawn.confidence)
             ],
+            drawn.confidence_weight,
         )
         row = replace(
             self._scored(job.label, [each[0] for each in samples.texts]),
@@ -231,19 +232,19 @@ class TranslationEvaluation:
             num_too_long=len(pieces.too_long),
             num_unread=len(pieces.unread),
         )
-        return row if count == 1 else self._decoded(row, samples, job.settings)
+        return row if count == 1 else self._decoded(row, samples)
 
     def _scored(self, system: str, texts: list[str]) -> TranslationRow:
         scores = score(texts, self.corpus, num_resamples=self.config.num_resamples)
         return TranslationRow(system=system, scores=scores, exact=self._exact(texts), first=texts)
 
-    def _decoded(self, row: TranslationRow, samples: Samples, settings: Any) -> TranslationRow:
+    def _decoded(self, row: TranslationRow, samples: Samples) -> TranslationRow:
         """Adds minimum Bayes-risk decoding to a row."""
         choices = mbr_batch(
             samples.texts,
             utility_for(self.config.utility, self.corpus.target_language),
             counts=self.counts,
-            bonuses=samples.bonuses(settings),
+            bonuses=samples.bonuses,
             processes=self.config.processes,
         )
         curve = mbr_curve(

@@ -48,14 +48,16 @@ def beam_search(
         raise ValueError(f"max_length is {length}, the model's targets have at most {model.length}")
     memory, caches = model.encode(source), model.new_caches(batch * beam, length)
     inputs, positions = model.start(batch * beam), torch.arange(length, device=source.device)
-    live, ended = (_nothing(batch, beam, length, source.device) for _ in range(2))
+    nothing = torch.full((batch, beam, length), PAD, device=source.device)
+    ended = Hypotheses(nothing, torch.full((batch, beam), -torch.inf, device=source.device))
     # All rows of a sentence are the same at the start: only one counts.
-    live.scores[:, 0] = 0.0
+    live = Hypotheses(nothing, ended.scores.index_fill(1, positions[:1], 0.0))
     for i in range(length):
         logits = model.next_logits(inputs, positions[i : i + 1], memory, caches)
         extended, parents = _extend(live, logits, i, is_last=i == length - 1)
         ended = _keep_ended(ended, extended, i, config)
-        live, chosen = _keep_live(extended, i, beam)
+        unended = extended.scores.masked_fill(extended.tokens[:, :, i] == EOS, -torch.inf)
+        live, chosen = _best(extended.tokens, unended, beam)
         live.scores.masked_fill_(_is_done(live, ended, i + 1, length, config)[:, None], -torch.inf)
         if not live.scores.isfinite().any():
             break
@@ -63,11 +65,6 @@ def beam_search(
         inputs = live.tokens[:, :, i].reshape(-1, 1)
     is_empty = ended.scores.isneginf()[..., None]
     return Hypotheses(ended.tokens.masked_fill(is_empty, PAD), ended.scores)
-
-
-def _nothing(batch: int, beam: int, length: int, device: torch.device) -> Hypotheses:
-    tokens = torch.full((batch, beam, length), PAD, device=device)
-    return Hypotheses(tokens, torch.full((batch, beam), -torch.inf, device=device))
 
 
 def _follow(caches: list[KeyValueCache], parents: Int[Tensor, "batch beam"]) -> None:
@@ -101,29 +98,19 @@ def _extend(
 
 def _keep_ended(ended: Hypotheses, extended: Hypotheses, i: int, config: BeamConfig) -> Hypotheses:
     """Returns the best hypotheses that have ended, now or before."""
-    scores = _where(extended, i, has_ended=True) / config.penalty(i + 1)
-    everything = Hypotheses(
-        torch.cat([ended.tokens, extended.tokens], dim=1), torch.cat([ended.scores, scores], dim=1)
-    )
-    return _best(everything, config.beam_size)[0]
+    scores = extended.scores.masked_fill(extended.tokens[:, :, i] != EOS, -torch.inf)
+    scores = torch.cat([ended.scores, scores / config.penalty(i + 1)], dim=1)
+    return _best(torch.cat([ended.tokens, extended.tokens], dim=1), scores, config.beam_size)[0]
 
 
-def _keep_live(
-    extended: Hypotheses, i: int, beam: int
-) -> tuple[Hypotheses, Int[Tensor, "batch beam"]]:
-    """Returns the best extensions that have not ended, and their indices."""
-    return _best(Hypotheses(extended.tokens, _where(extended, i, has_ended=False)), beam)
-
-
-def _where(extended: Hypotheses, i: int, *, has_ended: bool) -> Float[Tensor, "batch extended"]:
-    """Returns the scores of those that have ended, or of the others; −∞ elsewhere."""
-    is_other = (extended.tokens[:, :, i] == EOS) != has_ended
-    return extended.scores.masked_fill(is_other, -torch.inf)
-
-
-def _best(hypotheses: Hypotheses, count: int) -> tuple[Hypotheses, Int[Tensor, "batch kept"]]:
-    scores, indices = hypotheses.scores.topk(count, dim=1)
-    return Hypotheses(_gather(hypotheses.tokens, indices), scores), indices
+def _best(
+    tokens: Int[Tensor, "batch hypotheses seq"],
+    scores: Float[Tensor, "batch hypotheses"],
+    count: int,
+) -> tuple[Hypotheses, Int[Tensor, "batch kept"]]:
+    """Returns the hypotheses with the highest scores, and their indices."""
+    scores, indices = scores.topk(count, dim=1)
+    return Hypotheses(_gather(tokens, indices), scores), indices
 
 
 def _gather(

@@ -51,16 +51,14 @@ def decode(
     filled, positions = tokens.clone(), torch.arange(length, device=tokens.device)
     banned = torch.tensor(suppress, dtype=torch.long, device=tokens.device)
     has_ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
-    state: dict[str, Any] = {"caches": model.new_caches(batch, length)}
-    if source is not None:
-        state["source"] = source
+    given: dict[str, Any] = {} if source is None else {"source": source}
+    caches = model.new_caches(batch, length)
     # All rows' common beginning is read at once, what follows one position at a time.
-    inputs, read = (
-        F.pad(tokens[:, :shared], (1, 0), value=model.vocab_size),
-        positions[: shared + 1],
-    )
+    inputs = F.pad(tokens[:, :shared], (1, 0), value=model.vocab_size)
+    read = positions[: shared + 1]
     for i in range(shared, length):
-        logits = model.next_logits(inputs, read, **state).index_fill(-1, banned, -torch.inf)
+        logits = model.next_logits(inputs, read, caches=caches, **given)
+        logits = logits.index_fill(-1, banned, -torch.inf)
         drawn = draw(logits, u[:, i], config).masked_fill(has_ended, PAD)
         filled[:, i] = torch.where(is_given[:, i], tokens[:, i], drawn)
         inputs, read = filled[:, i : i + 1], positions[i + 1 : i + 2]
@@ -99,9 +97,8 @@ def draw(
     if config.temperature == 0:
         return logits.argmax(-1)
     logits = keep_top_k(logits.to(torch.promote_types(logits.dtype, torch.float32)), config.top_k)
-    return invert(
-        probabilities(logits, softmax_temperature=config.temperature, nucleus=config.nucleus), u
-    )
+    shaped = {"softmax_temperature": config.temperature, "nucleus": config.nucleus}
+    return invert(probabilities(logits, **shaped), u)
 
 
 def keep_top_k(logits: Float[Tensor, "batch vocab"], k: int) -> Float[Tensor, "batch vocab"]:

@@ -19,13 +19,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from cdcd.config import MaskPredictConfig
+from cdcd.config import DecodingConfig, MaskPredictConfig
 from cdcd.data.vocabulary import PAD
 from cdcd.diffusion.estimator import Estimator
 from cdcd.diffusion.sampling import StepInfo
-from cdcd.inference.decoding import invert
+from cdcd.inference.decoding import draw
 
-Condition = Callable[[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]], Estimator]
+EstimatorFor = Callable[[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]], Estimator]
 """Returns the estimator that is given these tokens, but for the noisy ones."""
 
 
@@ -40,7 +40,7 @@ class Predicted:
 
 @torch.no_grad()
 def mask_predict(
-    condition: Condition,
+    estimator_for: EstimatorFor,
     tokens: Int[Tensor, "batch seq"],
     is_noisy: Bool[Tensor, "batch seq"],
     x: Float[Tensor, "batch seq embed"],
@@ -60,7 +60,7 @@ def mask_predict(
     total = torch.zeros_like(t)
     level = 0.0 if callback is None else float(t[0])
     for index in range(config.num_rounds):
-        estimate = condition(tokens, is_noisy)(x, t, state)
+        estimate = estimator_for(tokens, is_noisy)(x, t, state)
         state = estimate.state
         logits = estimate.logits[is_noisy].to(u.dtype)
         logits[:, list(never)] = -torch.inf
@@ -103,10 +103,7 @@ def choose(
     log_p: Float[Tensor, "positions vocab"], temperature: float, u: Float[Tensor, " positions"]
 ) -> tuple[Int[Tensor, " positions"], Float[Tensor, " positions"]]:
     """Returns a token for each position, the most probable or drawn at a temperature, and its ln p."""
-    if temperature == 0:
-        best = log_p.max(dim=-1)
-        return best.indices, best.values
-    drawn = invert(torch.softmax(log_p / temperature, dim=-1), u)
+    drawn = draw(log_p, u, DecodingConfig(temperature=temperature))
     return drawn, log_p.gather(-1, drawn[:, None])[:, 0]
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from cdcd.config import DecodingConfig
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.diffusion.sampling import SamplingConfig, StepInfo
+from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.inference.decoder_settings import DiffusionSettings
 from cdcd.inference.decoding import decode, draw_uniform, never_drawn
 from cdcd.inference.mask_predict import mask_predict
-from cdcd.inference.model import Model, check_counts
+from cdcd.inference.model import Callback, Model, check_counts
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,6 @@ class Generated:
 
 class TextModel(Model):
     """A language model in use: it completes prompts and fills gaps."""
-
-    @abstractmethod
-    def fill(
-        self,
-        tokens: Int[Tensor, "batch seq"],
-        is_noisy: Bool[Tensor, "batch seq"],
-        seeds: Sequence[tuple[int, int]],
-        settings: Any,
-        *,
-        callback: Callable[[Any], None] | None = None,
-    ) -> Int[Tensor, "batch seq"]:
-        """Generates the noisy positions of sequences; row i draws from (seed, index) = seeds[i].
-
-        The callback gets each step: a StepInfo of a diffusion model, else the position just filled.
-        """
 
     @property
     def length(self) -> int:
@@ -140,26 +125,35 @@ class TextModel(Model):
         up to the end of the document or, with `ignore_eos`, beyond it.
         """
         check_counts(num_samples=num_samples, batch_size=batch_size)
-        limit = self._checked_length(length)
-        chosen = self.settings(settings)
-        canvases = [canvas] if isinstance(canvas, Canvas) else list(canvas)
-        jobs = [
-            (c, (seed, i)) for i, c in enumerate(c for c in canvases for _ in range(num_samples))
-        ]
+        limit, chosen = self._checked_length(length), self.settings(settings)
+        canvases = [canvas] if isinstance(canvas, Canvas) else canvas
+        jobs = [each for each in canvases for _ in range(num_samples)]
         done: list[Generated] = []
         for start in range(0, len(jobs), batch_size):
             batch = jobs[start : start + batch_size]
-            rows = [[PAD if token is None else token for token in c.tokens] for c, _ in batch]
-            tokens = self.fill(
-                torch.tensor(rows, device=self.device),
-                torch.tensor([c.is_noisy for c, _ in batch], device=self.device),
-                [own_seed for _, own_seed in batch],
-                chosen,
-                callback=callback,
-            )
-            for (c, own_seed), row in zip(batch, tokens.tolist(), strict=True):
-                done.append(self._generated(c, own_seed, row[:limit], ignore_eos))
+            seeds = [(seed, start + i) for i in range(len(batch))]
+            rows = [[PAD if token is None else token for token in each.tokens] for each in batch]
+            is_noisy = torch.tensor([each.is_noisy for each in batch], device=self.device)
+            tokens = torch.tensor(rows, device=self.device)
+            filled = self.fill(tokens, is_noisy, seeds, chosen, callback=callback).tolist()
+            for each, own_seed, row in zip(batch, seeds, filled, strict=True):
+                done.append(self._generated(each, own_seed, row[:limit], ignore_eos))
         return done
+
+    @abstractmethod
+    def fill(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        is_noisy: Bool[Tensor, "batch seq"],
+        seeds: Sequence[tuple[int, int]],
+        settings: Any,
+        *,
+        callback: Callable[[Any], None] | None = None,
+    ) -> Int[Tensor, "batch seq"]:
+        """Generates the noisy positions of sequences; row i draws from (seed, index) = seeds[i].
+
+        The callback gets each step: a StepInfo of a diffusion model, else the position just filled.
+        """
 
     def _generated(
         self, canvas: Canvas, seed: tuple[int, int], row: list[int], ignore_eos: bool
@@ -185,7 +179,7 @@ class DiffusionTextModel(TextModel):
         seeds: Sequence[tuple[int, int]],
         settings: DiffusionSettings,
         *,
-        callback: Callable[[StepInfo], None] | None = None,
+        callback: Callback | None = None,
     ) -> Int[Tensor, "batch seq"]:
         draws = self.sampler.draw(seeds)
         estimator = partial(self.sampler.estimator, settings=settings, noise=draws.noise)
@@ -215,12 +209,10 @@ class AutoregressiveTextModel(TextModel):
         *,
         callback: Callable[[int], None] | None = None,
     ) -> Int[Tensor, "batch seq"]:
-        u = draw_uniform(seeds, self.length).to(self.device)
-        never = never_drawn(settings)
+        u, never = draw_uniform(seeds, self.length).to(self.device), never_drawn(settings)
+        asked = {"suppress": never, "callback": callback}
         with self.network.precision():
-            return decode(
-                self.model, tokens, ~is_noisy, u, settings, suppress=never, callback=callback
-            )
+            return decode(self.model, tokens, ~is_noisy, u, settings, **asked)
 
 
 def split_gaps(text: str) -> list[str | int]:

@@ -21,8 +21,8 @@ from cdcd.diffusion.sampling import SamplingConfig, StepInfo
 from cdcd.inference.beam import beam_search
 from cdcd.inference.decoder_settings import DiffusionSettings
 from cdcd.inference.decoding import decode_targets, draw_uniform
-from cdcd.inference.mask_predict import Condition, Predicted, ends_at, mask_predict
-from cdcd.inference.model import Model, check_counts
+from cdcd.inference.mask_predict import EstimatorFor, Predicted, ends_at, mask_predict
+from cdcd.inference.model import Callback, Model, check_counts
 from cdcd.metrics.bleu import utility_for
 from cdcd.metrics.mbr import mbr_batch
 
@@ -41,11 +41,13 @@ class Samples:
     texts: list[list[str]]
     confidence: list[list[float]]
     """The mean ln p of the tokens of each; 0 where it is not known."""
+    confidence_weight: float = 0.0
+    """Points of a utility for a confidence of 1."""
 
-    def bonuses(self, settings: Any) -> list[list[float]]:
-        """Returns the points of a utility that each translation gets for its confidence."""
-        weight = getattr(settings, "confidence_weight", 0.0)
-        return [[weight * confidence for confidence in row] for row in self.confidence]
+    @property
+    def bonuses(self) -> list[list[float]]:
+        """The points of a utility that each translation gets for its confidence."""
+        return [[self.confidence_weight * value for value in row] for row in self.confidence]
 
 
 class Translator(Model):
@@ -56,44 +58,23 @@ class Translator(Model):
         """Source and target."""
         return self.config.data.direction
 
-    @abstractmethod
-    def fill(
-        self,
-        source: Int[Tensor, "sources source"],
-        seeds: Sequence[Seed],
-        settings: Any,
-        done: Done,
-    ) -> Predicted:
-        """Generates a target for each seed; there can be several a source, which follow one another."""
-
     def translate(
         self,
         texts: Sequence[str],
         *,
         num_samples: int = 1,
         utility: str = "bleu",
-        seed: int = 0,
-        batch_size: int = 64,
-        callback: Done | None = None,
-        **settings: Any,
+        **options: Any,
     ) -> list[str]:
         """Translates each text: with several samples, by the one most like the others (`metrics.mbr`).
 
-        `settings` are fields of the decoder's dataclass (see `settings`); "decoder" chooses another.
+        The other options are those of `scored_samples`.
         """
         compare = utility_for(utility, self.languages[1]) if num_samples > 1 else None
-        samples = self.scored_samples(
-            texts,
-            num_samples=num_samples,
-            seed=seed,
-            batch_size=batch_size,
-            callback=callback,
-            **settings,
-        )
+        samples = self.scored_samples(texts, num_samples=num_samples, **options)
         if compare is None:
             return [row[0] for row in samples.texts]
-        bonuses = samples.bonuses(self.settings(settings, num_samples))
-        chosen = mbr_batch(samples.texts, compare, bonuses=bonuses)[:, 0]
+        chosen = mbr_batch(samples.texts, compare, bonuses=samples.bonuses)[:, 0]
         return [row[int(choice)] for row, choice in zip(samples.texts, chosen, strict=True)]
 
     def samples(self, texts: Sequence[str], **options: Any) -> list[list[str]]:
@@ -112,11 +93,16 @@ class Translator(Model):
     ) -> Samples:
         """Returns several translations of each text; of an empty one, empty ones.
 
-        Sample j of text i depends on (seed, i, j) alone. `batch_size` counts translations.
+        Sample j of text i depends on (seed, i, j) alone. `batch_size` counts translations. `settings` are
+        fields of the decoder's dataclass (see `settings`); "decoder" chooses another.
         """
         check_counts(num_samples=num_samples, batch_size=batch_size)
         chosen = self.settings(settings, num_samples)
-        samples = Samples([[""] * num_samples for _ in texts], [[0.0] * num_samples for _ in texts])
+        samples = Samples(
+            [[""] * num_samples for _ in texts],
+            [[0.0] * num_samples for _ in texts],
+            getattr(chosen, "confidence_weight", 0.0),
+        )
         sources = {i: self.encode(text) for i, text in enumerate(texts) if text.strip()}
         # Texts of like length are ready at the same time.
         by_length = sorted(sources, key=lambda i: sources[i].count(PAD), reverse=True)
@@ -138,6 +124,16 @@ class Translator(Model):
             for (i, j), target, value in zip(pairs, targets, confidence, strict=True):
                 samples.texts[i][j], samples.confidence[i][j] = self.decode(target), value
         return samples
+
+    @abstractmethod
+    def fill(
+        self,
+        source: Int[Tensor, "sources source"],
+        seeds: Sequence[Seed],
+        settings: Any,
+        done: Done,
+    ) -> Predicted:
+        """Generates a target for each seed; there can be several a source, which follow one another."""
 
     def num_tokens(self, text: str) -> int:
         """Counts the tokens of a text to translate, its end included."""
@@ -206,7 +202,7 @@ class DiffusionTranslator(Translator):
 
     def conditioned(
         self, source: Int[Tensor, "sources source"], settings: DiffusionSettings
-    ) -> Condition:
+    ) -> EstimatorFor:
         """Returns the estimators of some sources for any given tokens."""
         is_guided = isinstance(settings, SamplingConfig) and settings.guidance_scale != 1.0
         rows = source.repeat(2, 1) if is_guided else source
@@ -220,15 +216,15 @@ class DiffusionTranslator(Translator):
         source: Int[Tensor, "sources source"],
         seeds: Sequence[Seed],
         settings: MaskPredictConfig,
-        callback: Callable[[StepInfo], None],
+        callback: Callback,
     ) -> Predicted:
         """Predicts the length first, then the tokens; of several lengths keeps the most confident target."""
         tries = settings.num_lengths
         tried = self.sampler.draw([seed for seed in seeds for _ in range(tries)])
-        condition = self.conditioned(source, settings)
+        estimator_for = self.conditioned(source, settings)
         x, t = self.sampler.start(tried.noise)
         tokens, is_noisy = self._nothing_given(len(t))
-        first = condition(tokens, is_noisy)(x, t, None)
+        first = estimator_for(tokens, is_noisy)(x, t, None)
         # Lengths lie in equal parts of their distribution: anywhere, or in the middle, and further
         # samples evenly around it.
         spread = [(0.5 + GOLDEN * sample) % 1 for _, _, sample in seeds]
@@ -238,7 +234,7 @@ class DiffusionTranslator(Translator):
         end = ends_at(first.logits, (part + within) / tries, settings.temperature or 1.0)
         position = torch.arange(tokens.shape[1], device=self.device)
         predicted = mask_predict(
-            condition,
+            estimator_for,
             tokens.masked_fill(position == end, EOS),
             is_noisy & (position < end),
             x,
