@@ -169,7 +169,7 @@ class NetworkEstimator:
         x0_hat = torch.where(self.is_noisy[..., None], shaped, given)
         return Estimate(logits, x0_hat, plain if self.self_conditioning else None)
 
-    def _shape(self, logits: Tensor, plain: Tensor) -> Float[Tensor, "*positions embed"]:
+    def _shape(self, logits: Tensor, plain: Tensor) -> Float[Tensor, "positions embed"]:
         """Returns x0_hat under the sampling settings; `plain` where they change nothing."""
         unshaped = self.softmax_temperature == 1.0 and self.nucleus == 1.0
         if unshaped and self.projection == self.trained:

@@ -59,12 +59,7 @@ class Translator(Model):
         return self.config.data.direction
 
     def translate(
-        self,
-        texts: Sequence[str],
-        *,
-        num_samples: int = 1,
-        utility: str = "bleu",
-        **options: Any,
+        self, texts: Sequence[str], *, num_samples: int = 1, utility: str = "bleu", **options: Any
     ) -> list[str]:
         """Translates each text: with several samples, by the one most like the others (`metrics.mbr`).
 
