@@ -20,6 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from cdcd._version import __version__
 
 TERA = 1e12
+MATRIX_SIZE = {"cuda": 8192, "cpu": 2048}
+"""Rows of the matrices whose product is the device's own rate."""
 
 
 def now(device: torch.device) -> float:
@@ -58,17 +60,13 @@ def count_flops(work: Callable[[], Any]) -> int:
     return counter.get_total_flops()
 
 
-def matrix_rate(device: torch.device, size: int | None = None) -> dict[str, Any]:
+def matrix_rate(device: torch.device) -> dict[str, Any]:
     """Measures the TFLOP/s of a large product: bfloat16 on a GPU, float32 on the threads of a CPU."""
-    is_cuda = device.type == "cuda"
-    size = size or (8192 if is_cuda else 2048)
-    dtype = torch.bfloat16 if is_cuda else torch.float32
+    size = MATRIX_SIZE[device.type]
     # One product on a GPU is shorter than the clock can tell.
-    num_products = 10 if is_cuda else 1
+    num_products, dtype = (10, torch.bfloat16) if device.type == "cuda" else (1, torch.float32)
     generator = torch.Generator(device).manual_seed(0)
-    a, b = (
-        torch.randn(size, size, generator=generator, device=device, dtype=dtype) for _ in range(2)
-    )
+    a, b = torch.randn(2, size, size, generator=generator, device=device, dtype=dtype)
 
     def work() -> None:
         for _ in range(num_products):
@@ -80,35 +78,30 @@ def matrix_rate(device: torch.device, size: int | None = None) -> dict[str, Any]
     return {"tflops": rate, "size": size, "dtype": str(dtype)[6:], "timing": timing}
 
 
-def reset_peak_memory(device: torch.device) -> None:
-    """Lets `peak_memory` of a GPU begin anew; that of a CPU is of the whole process."""
+@contextmanager
+def watched_memory(device: torch.device, shape: str) -> Iterator[None]:
+    """Lets `peak_memory` of a GPU begin anew; running out of memory is an error that names the shape."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_memory(device: torch.device) -> int:
-    """Returns the bytes of the tensors on a GPU, or of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-@contextmanager
-def out_of_memory_as_error(shape: str) -> Iterator[None]:
-    """Turns running out of memory into a `ValueError` that names the shape and the remedy."""
     try:
         yield
-    except (RuntimeError, MemoryError) as error:
-        is_by_type = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        words = ("can't allocate memory", "not enough memory")
-        if not is_by_type and not any(word in str(error) for word in words):
+    except RuntimeError as error:
+        words = ("out of memory", "can't allocate memory", "not enough memory")
+        if not any(word in str(error) for word in words):
             raise
         raise ValueError(
             f"not enough memory for {shape}; lower --training.batch-size, raise "
             f"--training.accumulate or choose a smaller shape"
         ) from None
+
+
+def peak_memory(device: torch.device) -> int:
+    """Returns the largest number of bytes of the tensors on a GPU, or of this whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def environment(device: torch.device) -> dict[str, Any]:

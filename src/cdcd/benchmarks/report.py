@@ -1,38 +1,21 @@
 """Reports of benchmarks: a table, one line of JSON, and a file where one is asked for."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-GIGA = 1e9
+from cdcd.benchmarks.measure import environment
+from cdcd.benchmarks.shapes import describe
+from cdcd.config import RunConfig
+from cdcd.networks.precision import choose_device
+
 NOISY = 0.25
 """Spread above which the tables say that something else was using the machine."""
-
-
-def publish(result: dict[str, Any], *, json_only: bool = False, out: Path | None = None) -> None:
-    """Prints a result, and files it."""
-    if not json_only:
-        console = Console(highlight=False)
-        # A table in a file is not cut to the width of a window.
-        console = console if console.is_terminal else Console(highlight=False, width=160)
-        facts, make = result["environment"], {"train": _train_table, "sample": _sample_table}
-        hardware = facts["gpu"] or f"{facts['cpu']}, {facts['threads']} threads"
-        title = f"{result['shape']}: {result['description']}; {hardware}"
-        console.print(make[result["benchmark"]](result, title))
-    print(json.dumps(result), flush=True)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
-def _new_table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i else "left")
-    return table
 
 
 def _seconds(timing: dict[str, Any]) -> str:
@@ -44,39 +27,69 @@ def _rate(tflops: float) -> str:
     return f"{tflops:.1f} TFLOP/s" if tflops >= 1 else f"{tflops * 1e3:.1f} GFLOP/s"
 
 
-def _train_table(result: dict[str, Any], title: str) -> Table:
-    table, matrix = _new_table(f"Training {title}", "", "measured"), result["matrix"]
-    for row in (
-        ("tokens a second", f"{result['tokens_per_s']:,.0f}"),
-        ("steps a second", f"{result['steps_per_s']:.3g}"),
-        ("a step", _seconds(result["seconds_per_step"])),
-        ("operations a step", f"{result['flops_per_step'] / GIGA:,.2f} GFLOP"),
-        ("achieved", _rate(result["tflops"])),
-        (f"matrix product, {matrix['dtype']} {matrix['size']}³", _rate(matrix["tflops"])),
-        ("ratio", f"{result['ratio']:.1%}"),
-        ("peak memory", f"{result['peak_memory'] / GIGA:.2f} GB"),
-        ("new run to first step", f"{result['build_to_first_step_s']:.1f} s"),
-    ):
-        table.add_row(*row)
-    return table
+QUANTITIES = {
+    "batch": ("batch", str),
+    "network calls": ("network_calls", str),
+    "tokens a second": ("tokens_per_s", "{:,.0f}".format),
+    "steps a second": ("steps_per_s", "{:.3g}".format),
+    "a step": ("seconds_per_step", _seconds),
+    "a batch": ("seconds", _seconds),
+    "operations a step": ("flops_per_step", lambda flops: f"{flops / 1e9:,.2f} GFLOP"),
+    "achieved": ("tflops", _rate),
+    "of the matrix rate": ("ratio", "{:.1%}".format),
+    "peak memory": ("peak_memory", lambda size: f"{size / 1e9:.2f} GB"),
+    "new run to first step": ("build_to_first_step_s", "{:.1f} s".format),
+    "first batch": ("first_call_s", "{:.3g} s".format),
+}
+"""The lines of a table: the name in the JSON of each quantity, and its format."""
 
 
-def _sample_table(result: dict[str, Any], title: str) -> Table:
-    columns = ("batch", "network calls", "a batch", "tokens/s", "achieved", "ratio")
-    table = _new_table(f"Sampling {title}", "", *columns, "first batch", "memory")
-    for name, row in result["rows"].items():
-        table.add_row(
-            name,
-            str(row["batch"]),
-            str(row["network_calls"]),
-            _seconds(row["seconds"]),
-            f"{row['tokens_per_s']:,.0f}",
-            _rate(row["tflops"]),
-            f"{row['ratio']:.1%}",
-            f"{row['first_call_s']:.3g} s",
-            f"{row['peak_memory'] / GIGA:.2f} GB",
-        )
+def publish(
+    benchmark: str,
+    shape: str,
+    config: RunConfig,
+    settings: Any,
+    measured: dict[str, Any],
+    *,
+    json_only: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Prints and files what was measured, with all that makes it comparable."""
+    device = choose_device(config.training.device)
+    result = {
+        "benchmark": benchmark,
+        "shape": shape,
+        "description": describe(config),
+        "device": device.type,
+        **measured,
+        "bench": asdict(settings),
+        "environment": environment(device),
+        "config": asdict(config),
+    }
+    if not json_only:
+        console = Console(highlight=False)
+        # A table in a file is not cut to the width of a window.
+        console = console if console.is_terminal else Console(highlight=False, width=160)
+        console.print(_table(result))
+    print(json.dumps(result), flush=True)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def _table(result: Mapping[str, Any]) -> Table:
+    """Returns a table with a column for each row of settings that was measured."""
+    facts, matrix = result["environment"], result["matrix"]
+    hardware = facts["gpu"] or f"{facts['cpu']}, {facts['threads']} threads"
+    title = f"bench {result['benchmark']} {result['shape']}: {result['description']}; {hardware}"
+    table = Table(title=title, title_justify="left")
+    columns = result.get("rows", {"measured": result})
+    for number, name in enumerate(("", *columns)):
+        table.add_column(name, justify="right" if number else "left")
+    for name, (key, write) in QUANTITIES.items():
+        if all(key in column for column in columns.values()):
+            table.add_row(name, *(write(column[key]) for column in columns.values()))
     table.caption = (
-        f"compile {result['compile']}; matrix product {_rate(result['matrix']['tflops'])}"
+        f"matrix product, {matrix['dtype']} {matrix['size']}³: {_rate(matrix['tflops'])}"
     )
     return table

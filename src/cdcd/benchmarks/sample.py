@@ -6,8 +6,8 @@ and captures network calls; its time is reported apart.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from itertools import groupby
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
@@ -16,22 +16,23 @@ import torch
 from cdcd.benchmarks.measure import (
     TERA,
     count_flops,
-    environment,
     matrix_rate,
-    out_of_memory_as_error,
     peak_memory,
-    reset_peak_memory,
     timed,
+    watched_memory,
 )
 from cdcd.benchmarks.shapes import describe, random_tokens, synthetic_run
 from cdcd.config import RunConfig
 from cdcd.inference.load import load
 from cdcd.inference.text_model import TextModel
 from cdcd.networks.precision import choose_device
-from cdcd.settings import check_ranges, unknown
+from cdcd.settings import check_ranges, override, unknown
 
-Row = dict[str, Any]
-
+Row = tuple[str, int, dict[str, Any]]
+"""The family of a row's model, the batch and the settings."""
+GIVEN_SHARE = 4
+"""One in so many tokens is given: the beginning of each sequence."""
+GUIDANCE_SCALE = 2.0
 COUNTED_SAMPLES = 2
 """Samples whose operations are counted; those of a batch are proportional to its size."""
 
@@ -44,28 +45,20 @@ class SampleBenchConfig:
     """Sequences at a time."""
     repeats: int = 5
     """Batches that are timed, after one that compiles and captures: their median is reported."""
-    given: float = 0.25
-    """Share of each sequence that is given: its beginning."""
-    guidance: float = 2.0
-    """Guidance scale of the guided samples."""
     compile: Literal["auto", "on", "graphs", "off"] | None = None
     """Treatment of the diffusion model's network calls; none: graphs on a GPU, off on a CPU."""
-    matrix_size: int | None = None
-    """Size of the matrix product that the rate is compared with; none: 8192 on a GPU, 2048 on a CPU."""
     rows: str | None = None
     """Names of the rows to measure, separated by commas; none: every row."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, at_least={1: ("batch", "repeats", "matrix_size")}, inner_share=["given"])
-        if self.guidance == 1:
-            raise ValueError("guidance is 1, which is none: choose another scale")
+        check_ranges(self, at_least={1: ("batch", "repeats")})
 
 
 def load_random(config: RunConfig, **options: Any) -> TextModel:
     """Loads a model with random weights."""
-    with TemporaryDirectory() as folder, out_of_memory_as_error(describe(config)):
-        run, _ = synthetic_run(config, Path(folder))
-        return load(run.path, device=config.training.device, **options)
+    device = choose_device(config.training.device)
+    with TemporaryDirectory() as folder, watched_memory(device, describe(config)):
+        return load(synthetic_run(config, folder).path, device=device.type, **options)
 
 
 def fill_work(model: TextModel, num_given: int, batch: int, settings: Any) -> Callable[[], Any]:
@@ -76,42 +69,40 @@ def fill_work(model: TextModel, num_given: int, batch: int, settings: Any) -> Ca
 
 
 def time_fill(
-    model: TextModel, plain: TextModel, bench: SampleBenchConfig, batch: int, changes: Row
-) -> Row:
+    model: TextModel, plain: TextModel, repeats: int, batch: int, changes: dict[str, Any]
+) -> dict[str, Any]:
     """Times whole batches under some settings, and counts the operations in a model that is not compiled."""
     settings, length = model.settings(changes), model.config.data.length
-    num_given = min(max(1, round(bench.given * length)), length - 1)
-    work = fill_work(model, num_given, batch, settings)
-    counted = count_flops(fill_work(plain, num_given, COUNTED_SAMPLES, settings))
-    with out_of_memory_as_error(f"{batch} samples of {describe(model.config)}"):
-        reset_peak_memory(model.device)
-        first = timed(work, model.device, repeats=1)
-        timing = timed(work, model.device, repeats=bench.repeats)
-    num_calls, seconds = length - num_given, timing["median"]
-    tflops = counted * batch // COUNTED_SAMPLES / seconds / TERA
+    num_given = max(1, length // GIVEN_SHARE)
+    num_drawn = num_calls = length - num_given
     if model.config.model == "diffusion":
         num_calls = settings.num_evaluations * (1 + (settings.guidance_scale != 1))
+    counted = count_flops(fill_work(plain, num_given, COUNTED_SAMPLES, settings))
+    flops, work = counted * batch // COUNTED_SAMPLES, fill_work(model, num_given, batch, settings)
+    with watched_memory(model.device, f"{batch} samples of {describe(model.config)}"):
+        first = timed(work, model.device, repeats=1)
+        timing = timed(work, model.device, repeats=repeats)
     return {
         "settings": changes,
         "batch": batch,
-        "tokens": batch * (length - num_given),
+        "tokens": batch * num_drawn,
         "network_calls": num_calls,
         "seconds": timing,
-        "tokens_per_s": batch * (length - num_given) / seconds,
-        "flops": counted * batch // COUNTED_SAMPLES,
-        "tflops": tflops,
+        "tokens_per_s": batch * num_drawn / timing["median"],
+        "flops": flops,
+        "tflops": flops / timing["median"] / TERA,
         "first_call_s": first["median"],
         "peak_memory": peak_memory(model.device),
     }
 
 
-def rows_to_measure(config: RunConfig, bench: SampleBenchConfig) -> dict[str, tuple[str, int, Row]]:
-    """Returns the family of the model, the batch and the settings of each row, by its name."""
+def rows_to_measure(config: RunConfig, bench: SampleBenchConfig) -> dict[str, Row]:
+    """Returns the chosen rows by their names, those of one model together."""
     even = max(2, config.sampling.num_steps + config.sampling.num_steps % 2)
-    euler: Row = {"solver": "euler", "num_steps": even}
-    rows: dict[str, tuple[str, int, Row]] = {
+    euler = {"solver": "euler", "num_steps": even}
+    rows: dict[str, Row] = {
         "euler": ("diffusion", bench.batch, euler),
-        "guided": ("diffusion", bench.batch, euler | {"guidance_scale": bench.guidance}),
+        "guided": ("diffusion", bench.batch, euler | {"guidance_scale": GUIDANCE_SCALE}),
         "heun": ("diffusion", bench.batch, {"solver": "heun", "num_steps": even // 2}),
         "batch 1": ("diffusion", 1, euler),
         "autoregressive": ("autoregressive", bench.batch, {}),
@@ -124,32 +115,19 @@ def rows_to_measure(config: RunConfig, bench: SampleBenchConfig) -> dict[str, tu
     return {name: row for name, row in rows.items() if name in names}
 
 
-def bench_sample(name: str, config: RunConfig, bench: SampleBenchConfig) -> dict[str, Any]:
+def bench_sample(config: RunConfig, bench: SampleBenchConfig) -> dict[str, Any]:
     """Measures everything that `cdcd bench sample` reports."""
     if config.model == "autoregressive":
         raise ValueError("bench sample measures both models: leave out --model autoregressive")
     device = choose_device(config.training.device)
     mode = bench.compile or ("graphs" if device.type == "cuda" else "off")
-    rows: dict[str, Row] = {}
-    table = rows_to_measure(config, bench)
-    rate = matrix_rate(device, bench.matrix_size)
-    for family in dict.fromkeys(family for family, _, _ in table.values()):
-        own = replace(config, model=family)
+    table, matrix = rows_to_measure(config, bench), matrix_rate(device)
+    rows: dict[str, dict[str, Any]] = {}
+    for family, group in groupby(table.items(), lambda item: item[1][0]):
+        own = override(config, {"model": family})
         model = load_random(own, compile=mode if family == "diffusion" else "auto")
         plain = load_random(own, compile="off", dtype="float32")
-        for row_name, (row_family, batch, changes) in table.items():
-            if row_family == family:
-                row = time_fill(model, plain, bench, batch, changes)
-                rows[row_name] = row | {"ratio": row["tflops"] / rate["tflops"]}
-    return {
-        "benchmark": "sample",
-        "shape": name,
-        "description": describe(config),
-        "device": device.type,
-        "compile": mode,
-        "rows": rows,
-        "matrix": rate,
-        "bench": asdict(bench),
-        "environment": environment(device),
-        "config": asdict(config),
-    }
+        for name, (_, batch, changes) in group:
+            row = time_fill(model, plain, bench.repeats, batch, changes)
+            rows[name] = row | {"ratio": row["tflops"] / matrix["tflops"]}
+    return {"compile": mode, "rows": rows, "matrix": matrix}

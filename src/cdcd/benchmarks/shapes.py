@@ -1,6 +1,6 @@
 """Shapes to measure, by their names, as runs with random tokens and weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,42 +9,32 @@ from jaxtyping import Int
 from torch import Tensor
 
 from cdcd.config import RunConfig
-from cdcd.data.sequences import InMemory
 from cdcd.data.tokenizers import WordTokenizer
 from cdcd.data.vocabulary import SPECIALS
 from cdcd.languages import tales
-from cdcd.presets import TEXT, TRANSLATION, base, demo, small
+from cdcd.presets import TEXT, TRANSLATION, preset
 from cdcd.settings import override, unknown
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.trainer import initial_checkpoint
 
-NUM_VALID, NUM_BATCHES = 8, 4
-
-
-def shape_a() -> RunConfig:
-    """Returns 8 blocks of 512, vocabulary 4096, batches of 512 × 32: captions."""
-    changes = {"data.length": 32, "data.vocab_size": 4096, "training.batch_size": 512}
-    return override(small(), changes | {"embedding.dim": 128, "training.optimiser": "muon"})
-
-
-def shape_b() -> RunConfig:
-    """Returns 8 blocks of 512, vocabulary 8192, batches of 1024 × 64."""
-    changes = {"data.length": 64, "data.vocab_size": 8192, "training.batch_size": 1024}
-    return override(shape_a(), changes | {"embedding.dim": 256})
-
-
-def shape_demo() -> RunConfig:
-    """Returns the demo: 3 blocks of 96 and the words of the tales, batches of 64 × 44."""
-    vocab_size = len(SPECIALS) + len(tales.VOCABULARY)
-    return override(demo(), {"data.vocab_size": vocab_size})
-
-
-SHAPES: dict[str, Callable[..., RunConfig]] = {
-    **TEXT,
-    "A": shape_a,
-    "B": shape_b,
-    "C": base,
-    "demo": shape_demo,
+A = {
+    "data.length": 32,
+    "data.vocab_size": 4096,
+    "training.batch_size": 512,
+    "embedding.dim": 128,
+    "training.optimiser": "muon",
+}
+B = A | {
+    "data.length": 64,
+    "data.vocab_size": 8192,
+    "training.batch_size": 1024,
+    "embedding.dim": 256,
+}
+SHAPES: dict[str, RunConfig] = {name: preset(name) for name in TEXT} | {
+    "A": override(preset("small"), A),
+    "B": override(preset("small"), B),
+    "C": preset("base"),
+    "demo": override(preset("demo"), {"data.vocab_size": len(SPECIALS) + len(tales.VOCABULARY)}),
 }
 """The documents' shapes and the presets of language models; of these, the demo with its vocabulary."""
 
@@ -55,7 +45,12 @@ def choose_config(name: str, changes: Mapping[str, Any]) -> tuple[str, RunConfig
         raise ValueError(f"only language models are measured here: {', '.join(SHAPES)}")
     if name not in SHAPES:
         raise unknown("shape", name, SHAPES)
-    return name + (" with changes" if changes else ""), override(SHAPES[name](), changes)
+    config = override(SHAPES[name], changes)
+    if config.data.vocab_size <= len(SPECIALS):
+        raise ValueError(
+            f"data.vocab_size is {config.data.vocab_size}, it must be above {len(SPECIALS)}"
+        )
+    return name + (" with changes" if changes else ""), config
 
 
 def describe(config: RunConfig) -> str:
@@ -69,8 +64,6 @@ def describe(config: RunConfig) -> str:
 
 def synthetic_tokenizer(vocab_size: int) -> WordTokenizer:
     """Returns a tokenizer of so many words, which nobody reads."""
-    if vocab_size <= len(SPECIALS):
-        raise ValueError(f"data.vocab_size is {vocab_size}, it must be above {len(SPECIALS)}")
     return WordTokenizer([f"w{i}" for i in range(vocab_size - len(SPECIALS))])
 
 
@@ -81,10 +74,8 @@ def random_tokens(config: RunConfig, rows: int) -> Int[Tensor, "rows length"]:
     return torch.randint(len(SPECIALS), config.data.vocab_size, size, generator=generator)
 
 
-def synthetic_run(
-    config: RunConfig, folder: Path
-) -> tuple[RunDirectory, tuple[InMemory, InMemory]]:
-    """Creates a run directory, and random tokens to train and validate on."""
+def synthetic_run(config: RunConfig, folder: str) -> RunDirectory:
+    """Creates a run with random weights in a folder."""
     tokenizer = synthetic_tokenizer(config.data.vocab_size)
     first = initial_checkpoint(config, tokenizer.vocab_size)
     # A trained model multiplies no zeros, which cost less.
@@ -93,6 +84,4 @@ def synthetic_run(
         if weight.is_floating_point() and not weight.any():
             with torch.no_grad():
                 weight.copy_(0.02 * torch.randn(weight.shape, generator=generator))
-    run = RunDirectory.create(folder / "run", config, tokenizer, first)
-    train = random_tokens(config, NUM_BATCHES * config.training.batch_size)
-    return run, (InMemory(train), InMemory(train[:NUM_VALID]))
+    return RunDirectory.create(Path(folder) / "run", config, tokenizer, first)

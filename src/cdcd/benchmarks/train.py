@@ -5,9 +5,7 @@ clock waits for the device only at the ends of stretches of steps, so that the d
 a real run.
 """
 
-from dataclasses import asdict, dataclass
-from io import StringIO
-from pathlib import Path
+from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -16,20 +14,20 @@ from rich.console import Console
 from cdcd.benchmarks.measure import (
     TERA,
     count_flops,
-    environment,
     matrix_rate,
     now,
-    out_of_memory_as_error,
     peak_memory,
-    reset_peak_memory,
     timed,
+    watched_memory,
 )
-from cdcd.benchmarks.shapes import describe, synthetic_run
+from cdcd.benchmarks.shapes import describe, random_tokens, synthetic_run
 from cdcd.config import RunConfig
+from cdcd.data.sequences import InMemory
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.settings import check_ranges, override
 from cdcd.training.trainer import Trainer
 
+NUM_BATCHES, NUM_VALID = 4, 8
 COUNTED_ROWS = 8
 """Rows of the smaller of two batches whose operations are counted."""
 
@@ -44,26 +42,24 @@ class TrainBenchConfig:
     """Steps before them that are not timed; the first compiles."""
     repeats: int = 5
     """Equal stretches of the timed steps; their median is reported."""
-    matrix_size: int | None = None
-    """Size of the matrix product that the rate is compared with; none: 8192 on a GPU, 2048 on a CPU."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, at_least={1: ("steps", "warmup", "repeats", "matrix_size")})
+        check_ranges(self, at_least={1: ("steps", "warmup", "repeats")})
         if self.steps % self.repeats:
             raise ValueError(f"steps ({self.steps}) must be a multiple of repeats ({self.repeats})")
 
 
 def new_trainer(config: RunConfig, folder: str) -> Trainer:
     """Returns the Trainer of a new run on random tokens."""
-    run, (train, valid) = synthetic_run(config, Path(folder))
-    return Trainer(run, train, valid, console=Console(file=StringIO()))
+    tokens = random_tokens(config, NUM_BATCHES * config.training.batch_size)
+    train, valid = InMemory(tokens), InMemory(tokens[:NUM_VALID])
+    return Trainer(synthetic_run(config, folder), train, valid, console=Console(quiet=True))
 
 
-def measure_training(config: RunConfig, bench: TrainBenchConfig) -> dict[str, Any]:
+def time_steps(config: RunConfig, bench: TrainBenchConfig) -> dict[str, Any]:
     """Trains a new run in a temporary folder, and times it."""
     device = choose_device(config.training.device)
-    with out_of_memory_as_error(describe(config)), TemporaryDirectory() as folder:
-        reset_peak_memory(device)
+    with watched_memory(device, describe(config)), TemporaryDirectory() as folder:
         started = now(device)
         trainer = new_trainer(config, folder)
 
@@ -102,28 +98,19 @@ def _counted_step(config: RunConfig, rows: int) -> int:
         return count_flops(new_trainer(config, folder).train_step)
 
 
-def bench_train(name: str, config: RunConfig, bench: TrainBenchConfig) -> dict[str, Any]:
+def bench_train(config: RunConfig, bench: TrainBenchConfig) -> dict[str, Any]:
     """Measures everything that `cdcd bench train` reports."""
-    device = choose_device(config.training.device)
-    measured = measure_training(config, bench)
-    flops, seconds = step_flops(config), measured["seconds_per_step"]["median"]
-    tokens, tflops = config.training.batch_size * config.data.length, flops / seconds / TERA
-    rate = matrix_rate(device, bench.matrix_size)
-    return {
-        "benchmark": "train",
-        "shape": name,
-        "description": describe(config),
-        "device": device.type,
+    device, batch_size = choose_device(config.training.device), config.training.batch_size
+    measured, flops, matrix = time_steps(config, bench), step_flops(config), matrix_rate(device)
+    seconds, tokens = measured["seconds_per_step"]["median"], batch_size * config.data.length
+    tflops = flops / seconds / TERA
+    return measured | {
         "dtype": str(choose_dtype(config.training.dtype, device)).removeprefix("torch."),
         "tokens_per_step": tokens,
         "steps_per_s": 1 / seconds,
         "tokens_per_s": tokens / seconds,
-        **measured,
         "flops_per_step": flops,
         "tflops": tflops,
-        "matrix": rate,
-        "ratio": tflops / rate["tflops"],
-        "bench": asdict(bench),
-        "environment": environment(device),
-        "config": asdict(config),
+        "ratio": tflops / matrix["tflops"],
+        "matrix": matrix,
     }

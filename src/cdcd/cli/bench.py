@@ -13,16 +13,18 @@ from cdcd.benchmarks.train import TrainBenchConfig, bench_train
 from cdcd.config import RunConfig
 from cdcd.settings import add_options, chosen
 
+BENCHMARKS = {
+    "train": (TrainBenchConfig, bench_train, "time training steps on random tokens"),
+    "sample": (SampleBenchConfig, bench_sample, "time batches of samples of random weights"),
+}
+
 
 def bench_options(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="train|sample", required=True)
-    for name, settings, measure, text in (
-        ("train", TrainBenchConfig, bench_train, "time training steps on random tokens"),
-        ("sample", SampleBenchConfig, bench_sample, "time batches of samples of random weights"),
-    ):
+    for name, (settings, _, text) in BENCHMARKS.items():
         verb = verbs.add_parser(name, help=text, description=f"{text.capitalize()}.")
         verb.usage = f"cdcd bench {name} [--shape NAME] [--out FILE] [--section.field VALUE …]"
-        verb.set_defaults(parser=verb, bench_settings=settings, measure=measure)
+        verb.set_defaults(parser=verb, benchmark=name)
         shapes = f"{', '.join(SHAPES)} (default: A on a GPU, else demo)"
         verb.add_argument("--shape", "--preset", metavar="NAME", help=f"one of {shapes}")
         verb.add_argument("--threads", metavar="INT", type=int, help="number of CPU threads")
@@ -40,7 +42,13 @@ def bench(options: Any) -> None:
         if options.threads < 1:
             raise ValueError(f"--threads is {options.threads}, it must be at least 1")
         torch.set_num_threads(options.threads)
-    settings = options.bench_settings(**chosen(options, options.bench_settings))
+    settings_class, measure, _ = BENCHMARKS[options.benchmark]
+    settings = settings_class(**chosen(options, settings_class))
     default = "A" if torch.cuda.is_available() else "demo"
-    name, config = choose_config(options.shape or default, chosen(options, RunConfig))
-    publish(options.measure(name, config, settings), json_only=options.json, out=options.out)
+    shape, config = choose_config(options.shape or default, chosen(options, RunConfig))
+    measured: Any = measure(config, settings)
+    publish(
+        *(options.benchmark, shape, config, settings, measured),
+        json_only=options.json,
+        out=options.out,
+    )
