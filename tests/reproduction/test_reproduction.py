@@ -10,9 +10,12 @@ import torch
 from rich.console import Console
 from tiny import TINY, cdcd_main
 
+from cdcd.evaluation.judge import load_judge
+from cdcd.inference.load import load
 from cdcd.presets import preset
 from cdcd.reproduction import pictures, report, work
-from cdcd.reproduction.findings import FINDINGS, Claim, Finding, matching
+from cdcd.reproduction.findings import FINDINGS, PAPER, Claim, Finding, matching
+from cdcd.reproduction.measuring import measure
 from cdcd.reproduction.plan import JUDGE, Plan
 from cdcd.reproduction.rows import BASE, ROWS, Row, rows_of
 from cdcd.reproduction.scales import SCALES
@@ -68,6 +71,18 @@ def test_at_the_papers_scale_a_row_is_the_papers_model_with_its_changes():
     assert SCALES["paper"].judge().network == preset("large").network
 
 
+def test_at_the_papers_scale_the_prompts_are_the_papers():
+    """All rows of a table have the same, though the baseline and the judge read longer sequences."""
+    scale = SCALES["paper"]
+    for row in rows_of(["table1", "table2"]):
+        wanted = {"samples": 5000, "length": 64, "protocol": "half", "whole_documents": False}
+        assert scale.prompts(row) == wanted
+    for row in rows_of(["table3"]):
+        wanted = {"samples": 5000, "length": 256, "protocol": "random", "whole_documents": True}
+        assert scale.prompts(row) == wanted
+    assert scale.config(ROWS["table3/autoregressive/p=0.9"], 0).decoding.suppress_eos
+
+
 def test_manipulations_of_the_warp_reach_sampling():
     """The paper's numbers fit nothing else: at T = 100 both tables have the same AR-NLL."""
     for row in rows_of(["table1/warp-temperature", "table1/warp-uniformity"]):
@@ -88,7 +103,7 @@ def test_the_papers_own_numbers_satisfy_every_claim():
     known = 0
     for finding in FINDINGS:
         for claim in finding.claims:
-            effect = claim.paper()
+            effect = claim.result(PAPER)["ours"]
             if effect is not None:
                 known += 1
                 assert claim.band[0] < effect < claim.band[1], claim
@@ -210,6 +225,23 @@ def test_every_row_has_its_numbers(finished):
     assert record["validation"]["step"] == MICRO.base().training.steps
 
 
+def test_completions_are_compared_by_what_counts_of_them(finished, monkeypatch):
+    """Real text has MAUVE 1; a baseline of longer sequences completes prompts of the table's length."""
+    model = load(finished.run(JUDGE))
+    judge = load_judge(str(finished.run(JUDGE)), model.tokenizer, model.length)
+    seen = []
+    features = judge.features
+    monkeypatch.setattr(judge, "features", lambda texts: seen.append(texts) or features(texts))
+    for name, length in (("data/data", model.length), ("autoregressive/p=0.9", model.length - 8)):
+        row = ROWS[f"table3/{name}"]
+        prompts = MICRO.prompts(row) | {"samples": 16, "length": length}
+        numbers = measure(row, model, judge, 16, prompts)
+        assert numbers["mauve"] == pytest.approx(1.0) or row.system != "data"
+        for texts in seen[-2:]:
+            assert texts.tokens.shape[1] == length
+            assert torch.equal(texts.is_generated, texts.until_end().is_generated)
+
+
 def test_a_finished_plan_has_nothing_to_do(finished):
     assert finished.jobs() == []
     assert {finished.state(row, seed) for row, seed in finished.results} == {"done"}
@@ -320,7 +352,7 @@ def test_side_by_side_every_job_waits_for_what_it_needs(tmp_path, monkeypatch):
         (("--scale", "small"), "scale small needs --data: .*captions_train.en.txt.xz"),
         (
             ("--scale", "small", "--data", "{out}"),
-            "captions_train.en.txt.xz; looked for in .*/out and .*/out/multi30k",
+            "captions_val.en.txt.xz; looked for in .*/out and .*/out/multi30k",
         ),
         (("table4",), "table4 is not run by this command"),
         (("--seeds", 0), "--seeds is 0, it must be at least 1"),

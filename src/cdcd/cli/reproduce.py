@@ -56,7 +56,7 @@ def reproduce(options: Any) -> None:
             console.print(f"{plan.state(row, seed):8} {row.name} seed {seed}", highlight=False)
         return
     if options.dry_run:
-        _print_costs(list(report.costs(plan)), console)
+        _print_costs(plan, console)
         return
     plan.check_protocol()
     try:
@@ -103,15 +103,13 @@ def _plan(options: Any) -> Any:
     return Plan(scale, list(rows), data, out, options.seeds, changes)
 
 
-def _print_costs(costs: list[dict[str, Any]], console: Any) -> None:
-    for cost in costs:
-        about = (
-            f"{cost['rows']} rows"
-            if "rows" in cost
-            else f"{cost['steps']:,} steps, about {cost['gigabytes']:.1f} GB"
-        )
-        console.print(f"{cost['minutes']:10.2f} GPU-min  {cost['job']}: {about}", highlight=False)
-    total = sum(cost["minutes"] for cost in costs)
+def _print_costs(plan: Any, console: Any) -> None:
+    from cdcd.reproduction.report import costs
+
+    total = 0.0
+    for minutes, job in costs(plan):
+        total += minutes
+        console.print(f"{minutes:10.2f} GPU-min  {job}", highlight=False)
     console.print(
         f"{total:10.2f} GPU-min of an H200 in all ({total / 1440:.2f} days), without compiling",
         highlight=False,

@@ -209,8 +209,8 @@ class AutoregressiveTextModel(TextModel):
         *,
         callback: Callable[[int], None] | None = None,
     ) -> Int[Tensor, "batch seq"]:
-        u, never = draw_uniform(seeds, self.length).to(self.device), never_drawn(settings)
-        asked = {"suppress": never, "callback": callback}
+        u = draw_uniform(seeds, tokens.shape[1]).to(self.device)
+        asked = {"suppress": never_drawn(settings), "callback": callback}
         with self.network.precision():
             return decode(self.model, tokens, ~is_noisy, u, settings, **asked)
 

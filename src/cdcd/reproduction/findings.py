@@ -14,15 +14,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.resources import files
+from typing import Any
 
 from cdcd.metrics.intervals import interpolate_at, mean_and_error
 from cdcd.reproduction.rows import BASE, ROWS, base_of
 
 Values = Mapping[str, Mapping[int, Mapping[str, float]]]
 """Measured numbers by row, training seed and metric."""
+PAPER: Values = {name: {0: row.paper} for name, row in ROWS.items()}
+"""The paper's numbers, which are means, as if they were of one seed."""
 MARGINS = {"nll": 0.1, "entropy": 0.1, "mauve": 0.02}
 """Less is alike: 0.1 nats are a quarter of what self-conditioning brings in the paper."""
 FEWEST_SEEDS = 3
+
+
+def averaged(each: Sequence[float]) -> tuple[float | None, float | None]:
+    """Returns the mean over seeds and its standard error, as far as there are seeds enough."""
+    if len(each) < 2:
+        return (each[0] if each else None), None
+    return mean_and_error(each)
 
 
 @dataclass(frozen=True)
@@ -50,10 +60,6 @@ class Claim:
         """Returns the names of all rows that it compares."""
         return [*matching(self.left), *matching(self.right)]
 
-    def paper(self) -> float | None:
-        """Returns the difference in the paper; None where it gives no number."""
-        return self._difference({name: {0: ROWS[name].paper} for name in self.rows()}, 0)
-
     def differences(self, values: Values) -> list[float]:
         """Returns the difference for every training seed that has all rows."""
         seeds = set.intersection(*(set(values.get(name, ())) for name in self.rows()))
@@ -71,18 +77,17 @@ class Claim:
             return left - right
         return _between_frontiers(*sides)
 
-    def verdict(self, values: Values) -> tuple[str, float | None, float | None]:
-        """Returns `holds`, `fails` or `undecided`, the mean and its standard error."""
+    def result(self, values: Values) -> dict[str, Any]:
+        """Returns the mean difference, its error, the number of seeds, and `holds`, `fails` or `undecided`."""
         each, (low, high) = self.differences(values), self.band
-        if len(each) < 2:
-            return "undecided", each[0] if each else None, None
-        mean, error = mean_and_error(each)
-        if len(each) >= FEWEST_SEEDS:
+        mean, error = averaged(each)
+        verdict = "undecided"
+        if len(each) >= FEWEST_SEEDS and mean is not None and error is not None:
             if low < mean - 2 * error and mean + 2 * error < high:
-                return "holds", mean, error
-            if mean + 2 * error <= low or high <= mean - 2 * error:
-                return "fails", mean, error
-        return "undecided", mean, error
+                verdict = "holds"
+            elif mean + 2 * error <= low or high <= mean - 2 * error:
+                verdict = "fails"
+        return {"ours": mean, "error": error, "seeds": len(each), "verdict": verdict}
 
 
 def matching(pattern: str) -> list[str]:
@@ -111,9 +116,10 @@ class Finding:
 
     def verdict(self, values: Values) -> str:
         """Returns `reproduced`, `not reproduced`, `undecided` or `not run`."""
-        if not any(claim.differences(values) for claim in self.claims):
+        results = [claim.result(values) for claim in self.claims]
+        if not any(result["seeds"] for result in results):
             return "not run"
-        verdicts = {claim.verdict(values)[0] for claim in self.claims}
+        verdicts = {result["verdict"] for result in results}
         if "fails" in verdicts:
             return "not reproduced"
         return "reproduced" if verdicts == {"holds"} else "undecided"

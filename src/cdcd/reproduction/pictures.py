@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +12,24 @@ from cdcd.config import RunConfig
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.evaluation.plots import BLUE, GREY, ORANGE, new_figure, plot_time_warping
 from cdcd.files import read_json
-from cdcd.reproduction.findings import Values
+from cdcd.reproduction.findings import PAPER, Values
 from cdcd.reproduction.plan import Plan
 from cdcd.reproduction.report import difference, read_values, summary
 from cdcd.reproduction.rows import ROWS, Row, base_of, rows_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-Points = Sequence[tuple[float, float]]
+DATA = "table1/data/data"
 TRADE_OFFS = {
-    "figure5": ("score-temperature", "softmax-temperature", "initial-noise", "nucleus", "guidance"),
-    "figure6": ("guidance=1.0", "guidance=2.0", "guidance=4.0", "guidance=8.0"),
+    "figure5": [
+        *("table2/score-temperature", "table2/softmax-temperature"),
+        *("table2/initial-noise", "table2/nucleus", "table2/guidance"),
+    ],
+    "figure6": [f"figure6/guidance={scale}" for scale in (1.0, 2.0, 4.0, 8.0)],
 }
+WARPS = {"temperature": (0.5, 1.0, 2.0, 5.0), "uniformity": (0.0, 0.1, 0.5, 1.0)}
 
 
 def draw(plan: Plan) -> list[Path]:
@@ -33,66 +37,62 @@ def draw(plan: Plan) -> list[Path]:
     if find_spec("matplotlib") is None:
         return []
     values = read_values(replace(plan, rows=list(ROWS.values())))
-    pictures = {
-        "figure4.png": lambda path: _bars(values, path),
-        "figure5.png": lambda path: _trade_offs(values, "table2", TRADE_OFFS["figure5"], path),
-        "figure6.png": lambda path: _trade_offs(values, "figure6", TRADE_OFFS["figure6"], path),
-    }
-    drawn = [plan.out / name for name, picture in pictures.items() if picture(plan.out / name)]
+    figures = {"figure4": _bars(values)}
+    figures |= {name: _trade_offs(values, groups) for name, groups in TRADE_OFFS.items()}
+    drawn = []
     record = plan.run("base.0") / "record.json"
-    return drawn + list(_warps(read_json(record), plan)) if record.is_file() else drawn
+    if record.is_file():
+        facts, config = read_json(record), plan.scale.base()
+        losses, warp = facts["validation"]["losses"], _warp(facts["warp"], config)
+        drawn.append(plan.out / "figure2.png")
+        plot_time_warping(warp, losses["t"], losses["loss"], drawn[0])
+        figures["figure8"] = _warps(warp)
+    for name, figure in figures.items():
+        if figure is not None:
+            drawn.append(plan.out / f"{name}.png")
+            figure.savefig(drawn[-1], dpi=130)
+    return drawn
 
 
-def _bars(values: Values, path: Path) -> bool:
+def _bars(values: Values) -> "Figure | None":
     """Draws AR-NLL less that of the base model, the paper's and ours, for every row of Table 1."""
     rows = [row for row in rows_of(["table1"]) if base_of(row.name)]
-    ours = [difference(row, values, "nll") for row in rows]
-    if sum(each is not None for each in ours) < 2:
-        return False
+    paper = [row.paper["nll"] - ROWS[base_of(row.name)].paper["nll"] for row in rows]
+    ours = [(y, difference(row, values, "nll")) for y, row in enumerate(rows)]
+    bars = [(y, each["mean"], each["error"] or 0.0) for y, each in ours if each is not None]
+    if len(bars) < 2:
+        return None
     figure, (axis,) = new_figure(1, 1, (8, 0.19 * len(rows) + 1))
-    for y, (row, each) in enumerate(zip(rows, ours, strict=True)):
-        base = ROWS[base_of(row.name)].paper["nll"]
-        axis.plot(
-            row.paper["nll"] - base, y, "|", color=ORANGE, markersize=9, label=_once("paper", y)
-        )
-        if each is not None:
-            error = {"xerr": each["error"] or 0.0, "color": BLUE, "alpha": 0.7}
-            axis.barh(y, each["mean"] or 0.0, label=_once("ours", y), **error)
+    axis.plot(paper, range(len(rows)), "|", color=ORANGE, markersize=9, label="paper")
+    y, means, errors = zip(*bars, strict=True)
+    axis.barh(y, means, xerr=errors, color=BLUE, alpha=0.7, label="ours")
     axis.axvline(0, color=GREY, linewidth=0.8, zorder=0)
     axis.set_yticks(range(len(rows)), [row.name.split("/", 1)[1] for row in rows], fontsize=7)
     axis.invert_yaxis()
     axis.set(xlabel="AR-NLL less that of the base model (nats a token)", title="Table 1, Figure 4")
     axis.legend(frameon=False)
-    figure.savefig(path, dpi=130)
-    return True
+    return figure
 
 
-def _once(label: str, number: int) -> str:
-    return label if number == 0 else "_"
-
-
-def _trade_offs(values: Values, table: str, groups: Sequence[str], path: Path) -> bool:
+def _trade_offs(values: Values, groups: Sequence[str]) -> "Figure | None":
     """Draws AR-NLL over entropy for each setting that is varied, the paper's beside ours."""
-    rows = {group: rows_of([f"{table}/{group}"]) for group in groups}
-    ours = {group: list(_points(group_rows, values)) for group, group_rows in rows.items()}
-    if not any(len(points) > 1 for points in ours.values()):
-        return False
-    paper = {
-        group: [(r.paper["entropy"], r.paper["nll"]) for r in group_rows if r.paper]
-        for group, group_rows in rows.items()
+    sides = {"paper": PAPER, "ours": values}
+    lines = {
+        title: {group: list(_points(rows_of([group]), side)) for group in groups}
+        for title, side in sides.items()
     }
-    sides = {"paper": paper, "ours": ours} if any(paper.values()) else {"ours": ours}
-    figure, axes = new_figure(1, len(sides), (6 * len(sides), 5))
-    data = {"paper": ROWS["table1/data/data"].paper, "ours": _data(values)}
-    for axis, (title, lines) in zip(axes, sides.items(), strict=True):
-        _draw_lines(axis, lines, data[title])
-        axis.set(title=title)
-    figure.savefig(path, dpi=130)
-    return True
-
-
-def _data(values: Values) -> Mapping[str, float]:
-    return values.get("table1/data/data", {}).get(0, {})
+    if not any(len(points) > 1 for points in lines["ours"].values()):
+        return None
+    titles = [title for title, each in lines.items() if any(each.values())]
+    figure, axes = new_figure(1, len(titles), (6 * len(titles), 5))
+    for axis, title in zip(axes, titles, strict=True):
+        for group, points in lines[title].items():
+            _draw_line(axis, points, group.split("/")[1])
+        for data in sides[title].get(DATA, {}).values():
+            axis.plot(data["entropy"], data["nll"], "x", color="black", markersize=9, label="data")
+        axis.set(title=title, xlabel="unigram entropy (nats)", ylabel="AR-NLL (nats a token)")
+        axis.legend(frameon=False, fontsize=8)
+    return figure
 
 
 def _points(rows: Sequence[Row], values: Values) -> Iterator[tuple[float, float]]:
@@ -102,34 +102,27 @@ def _points(rows: Sequence[Row], values: Values) -> Iterator[tuple[float, float]
             yield entropy["mean"], nll["mean"]
 
 
-def _draw_lines(axis: "Axes", lines: Mapping[str, Points], data: Mapping[str, float]) -> None:
-    for label, points in lines.items():
-        axis.plot([x for x, _ in points], [y for _, y in points], linewidth=0.8)
-        sizes = [12 + 8 * number for number in range(len(points))]
-        axis.scatter([x for x, _ in points], [y for _, y in points], sizes, label=label)
-    if data:
-        axis.plot(data["entropy"], data["nll"], "x", color="black", markersize=9, label="data")
-    axis.set(xlabel="unigram entropy (nats)", ylabel="AR-NLL (nats a token)")
-    axis.legend(frameon=False, fontsize=8)
+def _draw_line(axis: "Axes", points: Sequence[tuple[float, float]], label: str) -> None:
+    """Draws points that grow with the setting's value, joined by a line."""
+    x, y = [x for x, _ in points], [y for _, y in points]
+    axis.plot(x, y, linewidth=0.8)
+    axis.scatter(x, y, [12 + 8 * number for number in range(len(points))], label=label)
 
 
-def _warps(record: Mapping[str, Any], plan: Plan) -> Iterator[Path]:
-    """Draws Figure 2 and, for temperatures and uniformities, Figure 8."""
-    config: RunConfig = plan.scale.base()
+def _warp(state: Mapping[str, Any], config: RunConfig) -> TimeWarp:
     warp = TimeWarp(config.warp, config.process)
-    warp.load_state_dict({name: torch.tensor(value) for name, value in record["warp"].items()})
-    losses = record["validation"]["losses"]
-    plot_time_warping(warp, losses["t"], losses["loss"], plan.out / "figure2.png")
-    yield plan.out / "figure2.png"
-    settings = [("temperature", v) for v in (0.5, 1.0, 2.0, 5.0)]
-    settings += [("uniformity", v) for v in (0.0, 0.1, 0.5, 1.0)]
+    warp.load_state_dict({name: torch.tensor(value) for name, value in state.items()})
+    return warp
+
+
+def _warps(warp: TimeWarp) -> "Figure":
+    """Draws the warp at some temperatures and uniformities."""
     figure, axes = new_figure(2, 1, (7, 7))
     u = torch.linspace(0, 1, 500)
-    for axis, (name, group) in zip(axes, groupby(settings, lambda pair: pair[0]), strict=True):
-        for _, value in group:
+    for axis, (name, group) in zip(axes, WARPS.items(), strict=True):
+        for value in group:
             t = warp.schedule().adjusted(**{name: value}).noise_levels(u)
             axis.plot(t, u, label=f"{name} {value:g}")
-        axis.set(xlabel="noise level t", ylabel="F(t)", xscale=config.warp.bins)
+        axis.set(xlabel="noise level t", ylabel="F(t)", xscale=warp.config.bins)
         axis.legend(frameon=False)
-    figure.savefig(plan.out / "figure8.png", dpi=130)
-    yield plan.out / "figure8.png"
+    return figure

@@ -4,8 +4,9 @@ A row of one training seed is one result. Results that differ in sampling only s
 a training that several rows ask for has one name.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,22 +31,16 @@ class Job:
     name: str
     training: str
     config: RunConfig
-    rows: tuple[tuple[Row, int], ...] = ()
+    rows: Sequence[tuple[Row, int]] = ()
     """The rows that are sampled, with their seeds; none: this is the training."""
 
     @property
-    def shape(self) -> dict[str, Any]:
+    def shape(self) -> tuple[Any, ...]:
         """The settings that change what is compiled."""
-        config, embedding = self.config, asdict(self.config.embedding)
-        embedding.pop("init_scale")
-        objective = {
-            name: getattr(config.objective, name) for name in ("self_conditioning", "loss")
-        }
-        has_masks = config.objective.masking != "none"
-        return {"model": config.model, "network": config.network, "has_masks": has_masks} | {
-            **embedding,
-            **objective,
-        }
+        config, objective = self.config, self.config.objective
+        has_masks = objective.masking != "none"
+        sizes = (config.network, replace(config.embedding, init_scale=1.0))
+        return (config.model, *sizes, has_masks, objective.self_conditioning, objective.loss)
 
 
 @dataclass(frozen=True)
@@ -84,12 +79,12 @@ class Plan:
         return {row.name: first.setdefault(self._identity(row), row.name) for row in rows}
 
     def _identity(self, row: Row) -> tuple[Any, ...]:
-        protocol = (self.scale.samples_of(row), row.table == "table3")
+        prompts = tuple(self.scale.prompts(row).values())
         if row.system == "data":
-            return protocol
+            return prompts
         name, config = self.training(row, 0)
         section = config.decoding if row.system == "autoregressive" else config.sampling
-        return (name, override(section, row.sampling), *protocol)
+        return (name, override(section, row.sampling), *prompts)
 
     def path(self, row: Row, seed: int) -> Path:
         """Returns the file of a result; rows that are the same share one."""
@@ -136,29 +131,23 @@ class Plan:
 
     def jobs(self) -> list[Job]:
         """Returns what is to be done, the most important first: the judge, trainings, their samples."""
-        missing: dict[str, list[tuple[Row, int]]] = {}
-        trainings = {JUDGE: self._placed(self.scale.judge())}
-        files: dict[Path, tuple[Row, int]] = {}
+        missing: dict[Path, tuple[Row, int]] = {}
         for result in self.results:
-            files.setdefault(self.path(*result), result)
-        for row, seed in files.values():
-            if self.state(row, seed) != "done":
-                name, trainings[name] = self.training(row, seed)
-                missing.setdefault(name, []).append((row, seed))
-        if not missing:
-            return []
-        jobs = [
-            Job(name, name, config)
-            for name, config in trainings.items()
-            if not self.is_trained(name, config)
-        ]
-        for name, rows in missing.items():
-            for start in range(0, len(rows), ROWS_IN_A_JOB):
-                part = tuple(rows[start : start + ROWS_IN_A_JOB])
-                jobs.append(Job(f"{name}+{start}", name, trainings[name], part))
-        order = {result: number for number, result in enumerate(self.results)}
-        first = {name: order[rows[0]] for name, rows in missing.items()} | {JUDGE: -1}
-        return sorted(jobs, key=lambda job: order[job.rows[0]] if job.rows else first[job.training])
+            if self.state(*result) != "done":
+                missing.setdefault(self.path(*result), result)
+        jobs = [Job(JUDGE, JUDGE, self._placed(self.scale.judge()))] if missing else []
+        parts: dict[str, list[tuple[Row, int]]] = {}
+        counts = Counter({JUDGE: 0})
+        for row, seed in missing.values():
+            name, config = self.training(row, seed)
+            if name not in counts:
+                jobs.append(Job(name, name, config))
+            if counts[name] % ROWS_IN_A_JOB == 0:
+                parts[name] = []
+                jobs.append(Job(f"{name}+{counts[name]}", name, config, parts[name]))
+            parts[name].append((row, seed))
+            counts[name] += 1
+        return [job for job in jobs if job.rows or not self.is_trained(job.name, job.config)]
 
     def check_protocol(self) -> None:
         """Notes the protocol of the folder; refuses a folder of another one."""

@@ -9,14 +9,12 @@ import torch
 
 from cdcd.config import RunConfig
 from cdcd.files import write_atomically, write_json
-from cdcd.metrics.intervals import mean_and_error
-from cdcd.reproduction.findings import FINDINGS, Values
+from cdcd.reproduction.findings import FINDINGS, PAPER, Claim, Values, averaged
 from cdcd.reproduction.plan import Plan
 from cdcd.reproduction.rows import ROWS, Row, base_of
 from cdcd.settings import override
 from cdcd.training.build import build_model
 
-METRICS = ("mauve", "nll", "entropy")
 HEADINGS = {"mauve": "MAUVE", "nll": "AR-NLL", "entropy": "entropy"}
 H200_FLOPS = 3e14
 """Operations a second that training at the small scale reaches on one H200, for estimates."""
@@ -35,31 +33,23 @@ def read_values(plan: Plan) -> Values:
 
 def summary(row: Row, values: Values, metric: str) -> dict[str, Any] | None:
     """Returns a metric's mean over the seeds and its error: over samples where there is one seed."""
-    seeds = {s: v for s, v in values.get(row.name, {}).items() if metric in v}
+    seeds = [numbers for numbers in values.get(row.name, {}).values() if metric in numbers]
     if not seeds:
         return None
-    each = [numbers[metric] for numbers in seeds.values()]
-    if len(each) > 1:
-        mean, error = mean_and_error(each)
-        return {"mean": mean, "error": error, "over": "seeds", "values": each}
-    error = next(iter(seeds.values())).get(f"{metric}_error")
-    return {"mean": each[0], "error": error, "over": "samples", "values": each}
+    each = [numbers[metric] for numbers in seeds]
+    mean, error = averaged(each)
+    if len(each) == 1:
+        error = seeds[0].get(f"{metric}_error")
+    over = "samples" if len(each) == 1 else "seeds"
+    return {"mean": mean, "error": error, "over": over, "values": each}
 
 
 def difference(row: Row, values: Values, metric: str) -> dict[str, float | None] | None:
     """Returns the mean difference from the base row over the seeds that both have, with its error."""
-    ours, base = values.get(row.name, {}), values.get(base_of(row.name), {})
-    each = [
-        ours[seed][metric] - base[seed][metric]
-        for seed in sorted(ours)
-        if seed in base and metric in ours[seed] and metric in base[seed]
-    ]
-    if not each:
-        return None
-    if len(each) == 1:
-        return {"mean": each[0], "error": None}
-    mean, error = mean_and_error(each)
-    return {"mean": mean, "error": error}
+    base = base_of(row.name)
+    each = Claim(row.name, "~", base, metric).differences(values) if base else []
+    mean, error = averaged(each)
+    return {"mean": mean, "error": error} if each else None
 
 
 def table(plan: Plan, name: str, values: Values) -> dict[str, Any]:
@@ -72,8 +62,8 @@ def table(plan: Plan, name: str, values: Values) -> dict[str, Any]:
                 "row": row.name,
                 "paper": row.paper,
                 "paper_base": ROWS[base_of(row.name)].paper if base_of(row.name) else {},
-                "ours": {m: summary(row, values, m) for m in (*METRICS, "repetition")},
-                "difference": {m: difference(row, values, m) for m in METRICS},
+                "ours": {m: summary(row, values, m) for m in (*HEADINGS, "repetition")},
+                "difference": {m: difference(row, values, m) for m in HEADINGS},
                 "states": [plan.state(r, seed) for r, seed in plan.results if r is row],
             }
             for row in plan.rows
@@ -84,22 +74,30 @@ def table(plan: Plan, name: str, values: Values) -> dict[str, Any]:
 
 def as_markdown(content: Mapping[str, Any]) -> str:
     """Returns a table as markdown: paper, ours ± standard error, differences from the base row."""
-    metrics = [m for m in METRICS if any(r["ours"][m] or m in r["paper"] for r in content["rows"])]
-    heads = ["row"]
+    rows = content["rows"]
+    metrics = [m for m in HEADINGS if any(row["ours"][m] or m in row["paper"] for row in rows)]
+    lines = [["row"]]
     for metric in metrics:
         head = HEADINGS[metric]
-        heads += [f"{head}, paper", f"{head}, ours", f"{head} less base, paper", "ours"]
-    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
-    for row in content["rows"]:
+        lines[0] += [f"{head}, paper", f"{head}, ours", f"{head} less base, paper", "ours"]
+    for row in rows:
         cells = [row["row"].split("/", 1)[1]]
         for metric in metrics:
-            paper, ours = row["paper"].get(metric), row["ours"][metric]
-            cells += [_number(paper, row["paper"].get(f"{metric}_error")), _mean(ours)]
-            base = row["paper_base"].get(metric)
+            paper, base = row["paper"].get(metric), row["paper_base"].get(metric)
             apart = None if paper is None or base is None else paper - base
-            cells += [_number(apart, None, "+"), _mean(row["difference"][metric], "+")]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            cells += [
+                _number(paper, row["paper"].get(f"{metric}_error")),
+                _mean(row["ours"][metric]),
+                _number(apart, None, "+"),
+                _mean(row["difference"][metric], "+"),
+            ]
+        lines.append(cells)
+    return _markdown(lines)
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    rows = [f"| {' | '.join(cells)} |" for cells in (lines[0], ["---"] * len(lines[0]), *lines[1:])]
+    return "\n".join(rows) + "\n"
 
 
 def _mean(value: Mapping[str, Any] | None, sign: str = "") -> str:
@@ -117,70 +115,73 @@ def _number(value: float | None, error: float | None, sign: str = "") -> str:
 
 def verdicts(values: Values) -> list[dict[str, Any]]:
     """Returns every finding with its claims, the paper's differences and ours."""
-    findings = []
-    for finding in FINDINGS:
-        claims = []
-        for claim in finding.claims:
-            verdict, mean, error = claim.verdict(values)
-            seeds = len(claim.differences(values))
-            ours = {"ours": mean, "error": error, "seeds": seeds, "verdict": verdict}
-            claims.append(asdict(claim) | {"paper": claim.paper()} | ours)
-        facts = {"finding": finding.name, "sentence": finding.sentence}
-        findings.append(facts | {"verdict": finding.verdict(values), "claims": claims})
-    return findings
+    return [
+        {
+            "finding": finding.name,
+            "sentence": finding.sentence,
+            "verdict": finding.verdict(values),
+            "claims": [
+                asdict(claim) | {"paper": claim.result(PAPER)["ours"]} | claim.result(values)
+                for claim in finding.claims
+            ],
+        }
+        for finding in FINDINGS
+    ]
 
 
 def verdicts_as_markdown(findings: Sequence[Mapping[str, Any]]) -> str:
     """Returns the table of the findings: what they say, the paper's differences, ours, the verdict."""
-    lines = ["| finding | claim | paper | ours | verdict |", "| --- " * 5 + "|"]
+    lines = [["finding", "claim", "paper", "ours", "verdict"]]
     for finding in findings:
-        lines.append(f"| {finding['sentence']} | | | | **{finding['verdict']}** |")
+        lines.append([finding["sentence"], "", "", "", f"**{finding['verdict']}**"])
         for claim in finding["claims"]:
-            sides = f"{claim['left']} {claim['relation']} {claim['right']}, {claim['metric']}"
+            sides = f"`{claim['left']} {claim['relation']} {claim['right']}, {claim['metric']}`"
             ours = _number(claim["ours"], claim["error"], "+")
             ours += f" ({claim['seeds']})" if ours else ""
-            paper = _number(claim["paper"], None, "+")
-            lines.append(f"| | `{sides}` | {paper} | {ours} | {claim['verdict']} |")
-    return "\n".join(lines) + "\n"
+            lines.append(["", sides, _number(claim["paper"], None, "+"), ours, claim["verdict"]])
+    return _markdown(lines)
 
 
 def write(plan: Plan) -> list[Path]:
     """Writes tables and verdicts from everything that the folder has; returns the markdown files."""
-    values, written = read_values(plan), []
-    for name in dict.fromkeys(row.table for row in plan.rows):
-        content = table(plan, name, values)
-        write_json(plan.out / f"{name}.json", content)
-        written.append(plan.out / f"{name}.md")
-        write_atomically(written[-1], as_markdown(content).encode())
+    values = read_values(plan)
     findings = verdicts(values)
+    tables = [table(plan, name, values) for name in dict.fromkeys(row.table for row in plan.rows)]
+    texts = {"verdicts": verdicts_as_markdown(findings)}
+    for content in tables:
+        texts[content["table"]] = as_markdown(content)
+        write_json(plan.out / f"{content['table']}.json", content)
     write_json(plan.out / "verdicts.json", {"findings": findings})
-    written.append(plan.out / "verdicts.md")
-    write_atomically(written[-1], verdicts_as_markdown(findings).encode())
-    return written
+    for name, text in texts.items():
+        write_atomically(plan.out / f"{name}.md", text.encode())
+    return [plan.out / f"{name}.md" for name in texts]
 
 
-def costs(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Yields the estimated cost of every training and of all samples from it, on one H200.
+def costs(plan: Plan) -> Iterator[tuple[float, str]]:
+    """Yields the estimated minutes of every training and of all samples from it, on one H200, and its name.
 
     Training has six operations for each parameter and token, and one more on average for
     self-conditioning; an evaluation in sampling has two.
     """
     for job in plan.jobs():
-        config, parameters = job.config, num_parameters(job.config, plan.scale.vocab_size)
-        if not job.rows:
-            training = config.training
-            flops = 7 * parameters * training.steps * training.batch_size * config.data.length
-            cost = {"steps": training.steps, "gigabytes": _gigabytes(config, parameters)}
+        config, training = job.config, job.config.training
+        parameters = num_parameters(config, plan.scale.vocab_size)
+        if job.rows:
+            about = f"{len(job.rows)} rows"
+            calls = sum(plan.scale.samples_of(row) * _calls(config, row) for row, _ in job.rows)
+            flops = 2 * parameters * config.data.length * calls
         else:
-            flops, cost = 0, {"rows": len(job.rows)}
-            for row, _ in job.rows:
-                if row.system == "diffusion":
-                    calls = override(config.sampling, row.sampling).num_evaluations
-                    calls *= 1 + (float(row.sampling.get("guidance_scale", 1)) != 1)
-                    flops += (
-                        2 * parameters * plan.scale.samples_of(row) * config.data.length * calls
-                    )
-        yield {"job": job.name, "minutes": flops / H200_FLOPS / 60} | cost
+            about = f"{training.steps:,} steps, about {_gigabytes(config, parameters):.1f} GB"
+            flops = 7 * parameters * training.steps * training.batch_size * config.data.length
+        yield flops / H200_FLOPS / 60, f"{job.name}: {about}"
+
+
+def _calls(config: RunConfig, row: Row) -> int:
+    """Counts the network calls for a sample, which cost little where no diffusion model draws it."""
+    if row.system != "diffusion":
+        return 0
+    sampling = override(config.sampling, row.sampling)
+    return sampling.num_evaluations * (1 + (sampling.guidance_scale != 1))
 
 
 def num_parameters(config: RunConfig, vocab_size: int) -> int:

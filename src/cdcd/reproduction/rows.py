@@ -81,18 +81,14 @@ ROWS = {
 }
 """All rows by name, in the order of the paper."""
 TABLES = tuple(dict.fromkeys(row.table for row in ROWS.values()))
-
-
 BASE = "table1/base/base"
 
 
 def base_of(name: str) -> str:
     """Returns the name of the row that a row is compared with; none for real text and Table 3."""
-    if name.split("/")[1] == "data":
-        return ""
-    return {"table1": BASE, "appendix": BASE, "table2": "table2/base/base"}.get(
-        name.split("/")[0], ""
-    )
+    table, group, _ = name.split("/")
+    bases = {"table1": BASE, "appendix": BASE, "table2": "table2/base/base"}
+    return "" if group == "data" else bases.get(table, "")
 
 
 def rows_of(targets: Sequence[str]) -> list[Row]:

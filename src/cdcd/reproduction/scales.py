@@ -38,6 +38,7 @@ class Scale:
     seeds: int
     other_seeds: int
     vocab_size: int
+    whole_documents: bool = False
 
     def base(self, model: str = "diffusion", *, is_large: bool = False) -> RunConfig:
         """Returns the configuration that rows change."""
@@ -70,6 +71,16 @@ class Scale:
     def samples_of(self, row: Row) -> int:
         """Returns the number of samples of a row."""
         return self.sweep_samples if row.table in ("table2", "figure6") else self.num_samples
+
+    def prompts(self, row: Row) -> dict[str, Any]:
+        """Returns the number, the length and the kind of the texts that a row completes (§6.2, §6.5)."""
+        is_table_3 = row.table == "table3"
+        return {
+            "samples": self.samples_of(row),
+            "length": self.base(is_large=is_table_3).data.length,
+            "protocol": "random" if is_table_3 else "half",
+            "whole_documents": is_table_3 and self.whole_documents,
+        }
 
     def seeds_of(self, row: Row) -> range:
         """Returns the training seeds of a row."""
@@ -114,28 +125,26 @@ def corpus(scale: Scale, data: str | None, out: Path) -> str:
     """Returns the corpus of a scale, prepared in `out` where `data` holds the files it is made of."""
     if scale.name == "tiny":
         return "tales"
-    if data is None:
-        raise ValueError(f"scale {scale.name} needs --data: {_needed(scale)}")
-    if is_dataset(data):
+    if data is not None and is_dataset(data):
         return data
-    folders = (Path(data), Path(data) / "multi30k")
-    folder = next((each for each in folders if (each / CAPTIONS[0]).is_file()), None)
-    if scale.name == "paper" or folder is None or not (folder / CAPTIONS[1]).is_file():
-        looked = " and ".join(str(each) for each in folders)
-        raise ValueError(f"{_needed(scale)}; looked for in {looked}")
-    train, valid = (str(folder / name) for name in CAPTIONS)
-    settings = PrepareConfig(
-        source=train,
-        valid_source=valid,
-        test_share=0.03,
-        judge_share=0.48,
-        group_size=5,
-        vocab_size=4096,
-    )
-    prepare(settings, out / "data")
-    return str(out / "data")
-
-
-def _needed(scale: Scale) -> str:
-    prepared = "a data set made by cdcd data prepare with --judge-share and --test-share"
-    return prepared if scale.name == "paper" else f"{prepared}, or a folder with {CAPTIONS[0]}"
+    wanted = "a data set made by cdcd data prepare with --judge-share and --test-share"
+    if scale.name == "small":
+        wanted += f", or a folder with {CAPTIONS[0]} and {CAPTIONS[1]}"
+    if data is None:
+        raise ValueError(f"scale {scale.name} needs --data: {wanted}")
+    folders = [Path(data), Path(data) / "multi30k"] if scale.name == "small" else []
+    for folder in folders:
+        train, valid = (folder / name for name in CAPTIONS)
+        if train.is_file() and valid.is_file():
+            settings = PrepareConfig(
+                source=str(train),
+                valid_source=str(valid),
+                test_share=0.03,
+                judge_share=0.48,
+                group_size=5,
+                vocab_size=4096,
+            )
+            prepare(settings, out / "data")
+            return str(out / "data")
+    looked = " and ".join(map(str, folders or [data]))
+    raise ValueError(f"scale {scale.name} needs {wanted}; looked for in {looked}")

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
@@ -22,15 +22,19 @@ from rich.console import Console
 from cdcd.benchmarks.measure import environment
 from cdcd.config import read_config
 from cdcd.evaluation.held_out import described
+from cdcd.evaluation.judge import load_judge
 from cdcd.files import read_json, write_json
 from cdcd.inference.load import load
 from cdcd.inference.text_model import DiffusionTextModel
+from cdcd.reproduction.measuring import measure
 from cdcd.reproduction.plan import JUDGE, Job, Plan
 from cdcd.reproduction.rows import ROWS
 from cdcd.training import run as runs
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
 
+ERRORS = (ValueError, OSError, RuntimeError)
+"""A job or a row that raises one of these has failed, and the others go on."""
 POLL_SECONDS = 1.0
 
 
@@ -41,7 +45,7 @@ def perform(plan: Plan, *, workers: int, console: Console) -> list[str]:
     with _Here() if workers == 1 else ThreadPoolExecutor(workers) as pool:
         while waiting or running:
             for job in list(waiting):
-                if len(running) < workers and _is_ready(plan, job, waiting, running):
+                if len(running) < workers and _is_ready(plan, job, waiting, [*running.values()]):
                     waiting.remove(job)
                     lost = failed.get(job.training) or failed.get(JUDGE)
                     work = partial(_lose, lost) if lost else execute
@@ -72,27 +76,23 @@ def _lose(error: str, plan: Plan, job: Job) -> str:
 
 
 def _do_here(plan: Plan, job: Job) -> str | None:
-    return _attempt(lambda: do(describe(plan, job)))
-
-
-def _attempt(work: Callable[[], None]) -> str | None:
     try:
-        work()
-    except (ValueError, OSError, RuntimeError) as error:
-        return str(error).splitlines()[-1] if str(error) else type(error).__name__
+        do(describe(plan, job))
+    except ERRORS as error:
+        return _line(error)
     return None
 
 
-def _is_ready(
-    plan: Plan, job: Job, waiting: list[Job], running: dict[Future[str | None], Job]
-) -> bool:
+def _line(error: BaseException) -> str:
+    return str(error).splitlines()[-1] if str(error) else type(error).__name__
+
+
+def _is_ready(plan: Plan, job: Job, waiting: Sequence[Job], running: Sequence[Job]) -> bool:
     """Samples wait for their training and the judge, a training for the first of its shape to be compiled."""
-    others = list(running.values())
     if job.rows:
-        return not any(o.name in (job.training, JUDGE) for o in (*waiting, *others))
-    return not any(
-        o.shape == job.shape and not o.rows and not _is_learning(plan, o) for o in others
-    )
+        return not any(o.name in (job.training, JUDGE) for o in (*waiting, *running))
+    same = (other for other in running if not other.rows and other.shape == job.shape)
+    return all(_is_learning(plan, other) for other in same)
 
 
 def _is_learning(plan: Plan, job: Job) -> bool:
@@ -102,19 +102,18 @@ def _is_learning(plan: Plan, job: Job) -> bool:
 
 
 def _do_in_process(plan: Plan, job: Job) -> str | None:
-    folder = plan.out / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    name = job.name.replace("/", ".")
-    write_json(folder / f"{name}.json", describe(plan, job))
+    task, log = (plan.out / "logs" / f"{job.name}.{kind}" for kind in ("json", "log"))
+    task.parent.mkdir(parents=True, exist_ok=True)
+    write_json(task, describe(plan, job))
     # What was traced once is kept for other runs of the same shape.
     environment = os.environ | {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1"}
-    with (folder / f"{name}.log").open("w") as log:
-        command = [sys.executable, "-m", __name__, str(folder / f"{name}.json")]
-        code = subprocess.run(command, stdout=log, stderr=log, env=environment, check=False)
-    if code.returncode == 0:
+    command = [sys.executable, "-m", __name__, str(task)]
+    with log.open("w") as file:
+        done = subprocess.run(command, stdout=file, stderr=file, env=environment, check=False)
+    if done.returncode == 0:
         return None
-    lines = (folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"exit code {code.returncode}"
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"
 
 
 def describe(plan: Plan, job: Job) -> dict[str, Any]:
@@ -122,27 +121,22 @@ def describe(plan: Plan, job: Job) -> dict[str, Any]:
     facts = {"run": str(plan.run(job.training)), "config": asdict(job.config)}
     if not job.rows:
         return facts
-    return facts | {
-        "judge": str(plan.run(JUDGE)),
-        "rows": [
-            {
-                "row": row.name,
-                "seed": seed,
-                "samples": plan.scale.samples_of(row),
-                "file": str(plan.path(row, seed)),
-            }
-            for row, seed in job.rows
-        ],
-        "batch_size": plan.scale.batch_size,
-    }
+    rows = [
+        {
+            "row": row.name,
+            "seed": seed,
+            "prompts": plan.scale.prompts(row),
+            "file": str(plan.path(row, seed)),
+        }
+        for row, seed in job.rows
+    ]
+    judge, batch_size = str(plan.run(JUDGE)), plan.scale.batch_size
+    return facts | {"rows": rows, "judge": judge, "batch_size": batch_size}
 
 
 def do(job: dict[str, Any]) -> None:
-    """Trains or samples; what is done already is kept."""
-    if "rows" in job:
-        sample(job)
-    else:
-        train(job)
+    """Trains or samples."""
+    (sample if "rows" in job else train)(job)
 
 
 def train(job: dict[str, Any]) -> None:
@@ -169,26 +163,19 @@ def train(job: dict[str, Any]) -> None:
 
 
 def sample(job: dict[str, Any]) -> None:
-    """Measures the rows of a job that have no result yet; a row that fails leaves its error."""
-    from cdcd.reproduction.measuring import Bench
-
-    config = read_config(job["config"])
-    bench = Bench.load(
-        Path(job["run"]),
-        Path(job["judge"]),
-        batch_size=job["batch_size"],
-        device=config.training.device,
-    )
-    errors = []
+    """Measures the rows of a job; a row that fails leaves its error."""
+    run, device, errors = Path(job["run"]), job["config"]["training"]["device"], []
+    model = load(run, device=device)
+    judge = load_judge(job["judge"], model.tokenizer, model.length, device=device, dtype="float32")
     for each in job["rows"]:
-        path = Path(each.pop("file"))
+        row, prompts, path = ROWS[each["row"]], each["prompts"], Path(each["file"])
         path.parent.mkdir(parents=True, exist_ok=True)
-        result = each | {"training": Path(job["run"]).name}
-        row, count = ROWS[each["row"]], each["samples"]
-        error = _attempt(lambda: result.update(bench.measure(row, count)))  # noqa: B023
-        if error is not None:
-            result["error"] = error
-            errors.append(f"{row.name}: {error}")
+        result = {"row": row.name, "seed": each["seed"], "training": run.name, **prompts}
+        try:
+            result |= measure(row, model, judge, job["batch_size"], prompts)
+        except ERRORS as error:
+            result["error"] = _line(error)
+            errors.append(f"{row.name}: {result['error']}")
         write_json(path, result)
     if errors:
         raise ValueError("; ".join(errors))
@@ -196,6 +183,7 @@ def sample(job: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    message = _attempt(lambda: do(read_json(Path(sys.argv[1]))))
-    if message is not None:
-        sys.exit(message)
+    try:
+        do(read_json(Path(sys.argv[1])))
+    except ERRORS as failure:
+        sys.exit(_line(failure))
