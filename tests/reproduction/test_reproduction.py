@@ -10,12 +10,12 @@ import torch
 from rich.console import Console
 from tiny import TINY, cdcd_main
 
+from cdcd.data.vocabulary import PAD
 from cdcd.evaluation.judge import load_judge
 from cdcd.inference.load import load
 from cdcd.presets import preset
-from cdcd.reproduction import pictures, report, work
+from cdcd.reproduction import measuring, pictures, report, work
 from cdcd.reproduction.findings import FINDINGS, PAPER, Claim, Finding, matching
-from cdcd.reproduction.measuring import measure
 from cdcd.reproduction.plan import JUDGE, Plan
 from cdcd.reproduction.rows import BASE, ROWS, Row, rows_of
 from cdcd.reproduction.scales import SCALES
@@ -225,21 +225,28 @@ def test_every_row_has_its_numbers(finished):
     assert record["validation"]["step"] == MICRO.base().training.steps
 
 
-def test_completions_are_compared_by_what_counts_of_them(finished, monkeypatch):
+@pytest.mark.parametrize(("name", "length"), [("data/data", 44), ("autoregressive/p=0.9", 36)])
+def test_completions_are_compared_by_what_counts_of_them(finished, monkeypatch, name, length):
     """Real text has MAUVE 1; a baseline of longer sequences completes prompts of the table's length."""
     model = load(finished.run(JUDGE))
     judge = load_judge(str(finished.run(JUDGE)), model.tokenizer, model.length)
-    seen = []
-    features = judge.features
+    seen, features = [], judge.features
     monkeypatch.setattr(judge, "features", lambda texts: seen.append(texts) or features(texts))
-    for name, length in (("data/data", model.length), ("autoregressive/p=0.9", model.length - 8)):
-        row = ROWS[f"table3/{name}"]
-        prompts = MICRO.prompts(row) | {"samples": 16, "length": length}
-        numbers = measure(row, model, judge, 16, prompts)
-        assert numbers["mauve"] == pytest.approx(1.0) or row.system != "data"
-        for texts in seen[-2:]:
-            assert texts.tokens.shape[1] == length
-            assert torch.equal(texts.is_generated, texts.until_end().is_generated)
+    row = ROWS[f"table3/{name}"]
+    prompts = MICRO.prompts(row) | {"samples": 16, "length": length}
+    numbers = measuring.measure(row, model, judge, 16, prompts)
+    assert (numbers["mauve"] == pytest.approx(1.0)) == (row.system == "data")
+    for texts in seen:
+        assert texts.tokens.shape[1] == length
+        assert torch.equal(texts.is_generated, texts.until_end().is_generated)
+
+
+@pytest.mark.parametrize("whole_documents", [False, True])
+def test_whole_documents_have_no_padding(finished, whole_documents):
+    model = load(finished.run(JUDGE))
+    texts = measuring._held_out(model, 16, 26, "random", whole_documents)
+    assert texts.tokens.shape[1] == 26
+    assert bool((texts.tokens == PAD).any()) != whole_documents
 
 
 def test_a_finished_plan_has_nothing_to_do(finished):
@@ -371,6 +378,17 @@ def test_mistakes_are_named(tmp_path, capfd, options, message):
 def test_a_folder_of_another_protocol_is_refused(finished, capfd):
     assert cdcd_main("reproduce", "--scale", "tiny", "--out", finished.out, "table1") == 2
     assert "holds results of another protocol: samples is 4, not 256" in capfd.readouterr().err
+
+
+def test_chosen_rows_come_with_what_they_are_compared_with(capfd):
+    """At the small scale the base row of Table 2 has other samples than that of Table 1."""
+    only = "table3/cdcd/T=0.9,guidance=2.0,table2/nucleus/p=0.9,table1/warp-beta/a=0.5,b=1.0"
+    assert cdcd_main("reproduce", "--only", only, "--scale", "small", "--list") == 0
+    listed = {line.split()[-3] for line in capfd.readouterr().out.splitlines()}
+    assert listed == {
+        *(BASE, "table1/data/data", "table2/base/base", "table2/nucleus/p=0.9"),
+        *("table1/warp-beta/a=0.5,b=1.0", "table3/cdcd/T=0.9,guidance=2.0"),
+    }
 
 
 def test_rows_and_costs_are_listed_without_a_folder(capfd):

@@ -1,6 +1,7 @@
 """`cdcd reproduce`: the paper's tables and figures."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ def reproduce_options(parser: argparse.ArgumentParser) -> None:
 def reproduce(options: Any) -> None:
     from rich.console import Console
 
-    from cdcd.reproduction import report
     from cdcd.reproduction.pictures import draw
+    from cdcd.reproduction.report import write
     from cdcd.reproduction.work import perform
 
     console = Console(soft_wrap=True)
@@ -62,7 +63,7 @@ def reproduce(options: Any) -> None:
     try:
         failed = [] if options.tables else perform(plan, workers=options.workers, console=console)
     finally:
-        for path in [*report.write(plan), *draw(plan)]:
+        for path in [*write(plan), *draw(plan)]:
             console.print(f"written: {path}", highlight=False)
     if failed:
         raise SystemExit(f"cdcd reproduce: failed: {', '.join(failed)}")
@@ -72,7 +73,7 @@ def _plan(options: Any) -> Any:
     from dataclasses import replace
 
     from cdcd.reproduction.plan import Plan
-    from cdcd.reproduction.rows import ROWS, rows_of
+    from cdcd.reproduction.rows import BASE, ROWS, base_of, rows_of
     from cdcd.reproduction.scales import corpus, scale_named
 
     scale = scale_named(options.scale)
@@ -82,14 +83,15 @@ def _plan(options: Any) -> Any:
             raise ValueError(f"--{name} is {value}, it must be at least 1")
     rows = [row for row in rows_of(options.targets) if row.table != "table4"]
     if options.only:
-        chosen = rows_of(options.only.split(","))
+        # The labels of some rows hold commas: T=0.9,guidance=2.0.
+        chosen = rows_of(re.split(r",(?!\w+=)", options.only))
         rows = [row for row in rows if row in chosen]
     if not rows:
         raise ValueError(
             "no row is left: table4 is not run by this command, see docs/translation.md"
         )
-    base = ROWS["table1/base/base"]
-    rows = list(dict.fromkeys([base, ROWS["table1/data/data"], *rows], True))
+    compared = [BASE, "table1/data/data", *filter(None, (base_of(row.name) for row in rows))]
+    rows = list(dict.fromkeys([*(ROWS[name] for name in compared), *rows]))
     if options.steps:
         scale = scale.with_steps(options.steps)
     if options.samples:
@@ -100,7 +102,7 @@ def _plan(options: Any) -> Any:
     out = options.out or Path("runs") / "reproduction"
     data = (options.data or "tales") if is_planned else corpus(scale, options.data, out)
     changes = {"training.device": options.device, "training.compile": options.compile}
-    return Plan(scale, list(rows), data, out, options.seeds, changes)
+    return Plan(scale, rows, data, out, options.seeds, changes)
 
 
 def _print_costs(plan: Any, console: Any) -> None:
