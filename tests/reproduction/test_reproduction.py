@@ -31,12 +31,14 @@ MICRO = replace(
     num_samples=4,
     sweep_samples=4,
     batch_size=4,
+    seeds=1,
+    other_seeds=1,
 )
 QUIET = Console(quiet=True)
 
 
-def plan_of(names, out, **more):
-    return Plan(MICRO, [ROWS[name] for name in names], "tales", out, seeds=1, **more)
+def plan_of(names, out):
+    return Plan(MICRO, [ROWS[name] for name in names], "tales", out)
 
 
 # Rows
@@ -321,7 +323,7 @@ def test_a_training_that_fails_fails_its_rows_alone(tmp_path, monkeypatch):
 def test_side_by_side_every_job_waits_for_what_it_needs(tmp_path, monkeypatch):
     """The judge and the training come before samples; a second training of a shape waits for the first."""
     names = [BASE, "table1/warping/neither", "table1/self-conditioning/neither"]
-    plan = replace(plan_of(names, tmp_path), seeds=2)
+    plan = replace(plan_of(names, tmp_path), scale=replace(MICRO, seeds=2))
     (tmp_path / "rows").mkdir()
     running, seen, together = {}, [], 0
 

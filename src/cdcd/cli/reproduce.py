@@ -94,6 +94,8 @@ def _plan(options: Any) -> Any:
     rows = list(dict.fromkeys([*(ROWS[name] for name in compared), *rows]))
     if options.steps:
         scale = scale.with_steps(options.steps)
+    if options.seeds:
+        scale = replace(scale, seeds=options.seeds, other_seeds=options.seeds)
     if options.samples:
         scale = replace(scale, num_samples=options.samples, sweep_samples=options.samples)
     is_planned = options.list or options.dry_run
@@ -102,7 +104,7 @@ def _plan(options: Any) -> Any:
     out = options.out or Path("runs") / "reproduction"
     data = (options.data or "tales") if is_planned else corpus(scale, options.data, out)
     changes = {"training.device": options.device, "training.compile": options.compile}
-    return Plan(scale, rows, data, out, options.seeds, changes)
+    return Plan(scale, rows, data, out, changes)
 
 
 def _print_costs(plan: Any, console: Any) -> None:

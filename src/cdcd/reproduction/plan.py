@@ -51,8 +51,6 @@ class Plan:
     rows: Sequence[Row]
     data: str
     out: Path
-    seeds: int | None = None
-    """Training seeds of every row; None: those of the scale."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Settings of the machine, such as the device."""
 
@@ -61,15 +59,10 @@ class Plan:
         """Every row with every seed, the most important first."""
         claims = {name: number for number, name in enumerate(claim_rows())}
         ordered = sorted(self.rows, key=lambda row: claims.get(row.name, len(claims)))
-        return [
-            (row, seed)
-            for row in ordered
-            for seed in (range(self.seeds) if self.seeds else self._seeds_of(row))
-            if row.system != "data" or seed == 0
-        ]
-
-    def _seeds_of(self, row: Row) -> range:
-        return self.scale.seeds_of(ROWS.get(self._twins.get(row.name, ""), row))
+        # A row that is the same as another has its seeds.
+        firsts = {row.name: ROWS.get(self._twins.get(row.name, ""), row) for row in ordered}
+        seeds = {name: self.scale.seeds_of(first) for name, first in firsts.items()}
+        return [(row, seed) for row in ordered for seed in range(seeds[row.name])]
 
     @cached_property
     def _twins(self) -> dict[str, str]:

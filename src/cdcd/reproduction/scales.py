@@ -82,10 +82,11 @@ class Scale:
             "whole_documents": is_table_3 and self.whole_documents,
         }
 
-    def seeds_of(self, row: Row) -> range:
-        """Returns the training seeds of a row."""
-        is_claim = row.name in claim_rows() or row.system == "data"
-        return range(1 if row.system == "data" else self.seeds if is_claim else self.other_seeds)
+    def seeds_of(self, row: Row) -> int:
+        """Returns the number of training seeds of a row."""
+        if row.system == "data":
+            return 1
+        return self.seeds if row.name in claim_rows() else self.other_seeds
 
     def protocol(self, data: str) -> dict[str, Any]:
         """Returns everything that makes the results in a folder comparable."""
