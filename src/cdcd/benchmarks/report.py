@@ -44,28 +44,24 @@ QUANTITIES = {
 """The lines of a table: the name in the JSON of each quantity, and its format."""
 
 
-def publish(
-    benchmark: str,
-    shape: str,
-    config: RunConfig,
-    settings: Any,
-    measured: dict[str, Any],
-    *,
-    json_only: bool = False,
-    out: Path | None = None,
-) -> None:
-    """Prints and files what was measured, with all that makes it comparable."""
+def completed(
+    benchmark: str, shape: str, config: RunConfig, settings: Any, measured: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns what was measured with all that makes it comparable."""
     device = choose_device(config.training.device)
-    result = {
+    return measured | {
         "benchmark": benchmark,
         "shape": shape,
         "description": describe(config),
         "device": device.type,
-        **measured,
         "bench": asdict(settings),
         "environment": environment(device),
         "config": asdict(config),
     }
+
+
+def publish(result: dict[str, Any], *, json_only: bool = False, out: Path | None = None) -> None:
+    """Prints a result, and files it."""
     if not json_only:
         console = Console(highlight=False)
         # A table in a file is not cut to the width of a window.

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cdcd.benchmarks.report import publish
+from cdcd.benchmarks.report import completed, publish
 from cdcd.benchmarks.sample import SampleBenchConfig, bench_sample
 from cdcd.benchmarks.shapes import SHAPES, choose_config
 from cdcd.benchmarks.train import TrainBenchConfig, bench_train
@@ -47,8 +47,5 @@ def bench(options: Any) -> None:
     default = "A" if torch.cuda.is_available() else "demo"
     shape, config = choose_config(options.shape or default, chosen(options, RunConfig))
     measured: Any = measure(config, settings)
-    publish(
-        *(options.benchmark, shape, config, settings, measured),
-        json_only=options.json,
-        out=options.out,
-    )
+    result = completed(options.benchmark, shape, config, settings, measured)
+    publish(result, json_only=options.json, out=options.out)
