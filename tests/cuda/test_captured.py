@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import start_tiny, train_tiny
 
-from cdcd.training.captured import WARMUP, CapturedStep
+from cdcd.training.compiling import WARMUP, CapturedStep
 from cdcd.training.distributed import ALONE
 from cdcd.training.tasks import seed_dropout
 

@@ -129,7 +129,7 @@ def test_nats_are_conditioned_on_the_prefix(judge, texts):
 def test_features_have_read_the_document_to_its_end_and_no_further(judge, texts):
     found = judge.features(texts)
     for row, end, feature in zip(texts.tokens, texts.ends().tolist(), found, strict=True):
-        expected = judge.reader.model.model.features(row[None, :end])[0].float()
+        expected = judge.reader.model.model.states(row[None, :end])[0, -1].float()
         torch.testing.assert_close(feature, expected)
     after = torch.arange(LENGTH) >= texts.ends()[:, None]
     changed = texts.with_tokens(torch.where(after, 9, texts.tokens))
@@ -248,7 +248,7 @@ def test_features_of_a_text_judge_have_read_the_whole_text(byte_judge, texts):
         split_texts(texts, WORDS), byte_judge.features(texts), strict=True
     ):
         tokens = torch.tensor([byte_judge.reader.encode(before + after)])
-        expected = byte_judge.reader.model.model.features(tokens)[0].float()
+        expected = byte_judge.reader.model.model.states(tokens)[0, -1].float()
         torch.testing.assert_close(feature, expected)
 
 

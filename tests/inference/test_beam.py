@@ -14,6 +14,7 @@ from cdcd.data.vocabulary import EOS, PAD
 from cdcd.inference.beam import Hypotheses, beam_search
 from cdcd.inference.decoding import decode_targets
 from cdcd.networks.attention import KeyValueCache
+from cdcd.networks.autoregressive_text import token_losses
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.encoder_decoder import EncodedSource, Seq2SeqConfig
 from cdcd.seeding import generator_for
@@ -108,7 +109,7 @@ def scores_of(
     model: AutoregressiveTranslationNetwork, source: Tensor, targets: Tensor, alpha: float
 ) -> Tensor:
     """The scores of some targets of one source, by the model's loss."""
-    nll = model.loss(source.expand(len(targets), -1), targets)[1].sum(1)
+    nll = token_losses(model(source.expand(len(targets), -1), targets), targets)[1].sum(1)
     return -nll / ((5 + (targets != PAD).sum(1).double()) / 6) ** alpha
 
 

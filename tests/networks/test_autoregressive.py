@@ -1,6 +1,7 @@
 """The autoregressive baseline: parity with a naive one, its cache, its decoding, and what it learns."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,7 +27,8 @@ BOTH = pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def network(*, tied: bool = False) -> AutoregressiveTextNetwork:
     """A network in double precision with nothing left at zero, and logits that are far from equal."""
     torch.manual_seed(0)
-    model = AutoregressiveTextNetwork(SMALL, vocab_size=VOCAB, length=LENGTH, tied=tied).double()
+    size = replace(SMALL, tied_head=tied)
+    model = AutoregressiveTextNetwork(size, vocab_size=VOCAB, length=LENGTH).double()
     generator = generator_for(0, "weights")
     with torch.no_grad():
         for parameter in model.parameters():
@@ -146,17 +148,18 @@ def test_reading_piece_by_piece_equals_reading_at_once(tied):
             torch.testing.assert_close(found, logits[:, start - 1], rtol=0, atol=1e-10)
 
 
-def test_features_have_read_the_last_token_and_nothing_after_it():
+def test_states_have_read_the_tokens_before_them_and_nothing_after():
     model, tokens = network(), random_tokens()
-    features = model.features(tokens)
-    assert features.shape == (BATCH, SMALL.width)
+    states = model.states(tokens)
+    assert states.shape == (BATCH, LENGTH + 1, SMALL.width)
     for j in range(LENGTH):
         changed = tokens.clone()
         changed[:, j] = (changed[:, j] + 1) % VOCAB
-        assert ((model.features(changed) - features).abs().amax(1) > 1e-4).all()
-    # The features of a beginning are the states that predict what comes after it.
-    torch.testing.assert_close(model.features(tokens[:, :4]), model.hidden(tokens)[:, 4])
-    torch.testing.assert_close(model.head(model.hidden(tokens)), model(tokens))
+        difference = (model.states(changed) - states).abs().amax(2)
+        assert (difference[:, : j + 1] == 0).all()
+        assert (difference[:, j + 1 :] > 1e-4).all()
+    torch.testing.assert_close(model.states(tokens[:, :4]), states[:, :5])
+    torch.testing.assert_close(model.head(states[:, :-1]), model(tokens))
 
 
 def test_tying_saves_the_head():
@@ -173,8 +176,8 @@ def test_tying_saves_the_head():
 @pytest.mark.parametrize(("width", "num_blocks", "vocab"), [(32, 1, 5), (64, 2, 300), (256, 6, 50)])
 def test_a_new_model_answers_almost_uniformly(tied, width, num_blocks, vocab):
     torch.manual_seed(0)
-    size = NetworkConfig(num_blocks=num_blocks, width=width, num_heads=2)
-    model = AutoregressiveTextNetwork(size, vocab_size=vocab, length=32, tied=tied)
+    size = NetworkConfig(num_blocks=num_blocks, width=width, num_heads=2, tied_head=tied)
+    model = AutoregressiveTextNetwork(size, vocab_size=vocab, length=32)
     model.requires_grad_(False)
     tokens = torch.randint(vocab, (16, 32), generator=generator_for(0))
     loss = float(cross_entropies(model(tokens), tokens).mean())
@@ -355,8 +358,8 @@ def test_it_learns_a_markov_chain_to_its_entropy(tied):
     """The exact likelihood is the floor: the loss comes near it and is nowhere below it."""
     chain, length = markov_chain(8), 12
     torch.manual_seed(0)
-    size = NetworkConfig(num_blocks=1, width=32, num_heads=2, mlp_ratio=2)
-    model = AutoregressiveTextNetwork(size, vocab_size=8, length=length, tied=tied)
+    size = NetworkConfig(num_blocks=1, width=32, num_heads=2, mlp_ratio=2, tied_head=tied)
+    model = AutoregressiveTextNetwork(size, vocab_size=8, length=length)
     optimiser, generator = torch.optim.Adam(model.parameters()), generator_for(0, "chain")
     steps = 400
     data = chain.sample(64 * steps, length, generator=generator)

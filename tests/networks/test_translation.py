@@ -39,6 +39,7 @@ from cdcd.diffusion.objective import (
     training_loss,
 )
 from cdcd.diffusion.process import ProcessConfig
+from cdcd.networks.autoregressive_text import token_losses
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
 from cdcd.networks.encoder_decoder import (
@@ -360,13 +361,13 @@ def test_the_baseline_learns_to_reverse():
     optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
     for step in range(200):
         source, target = reversal(64, step)
-        loss = model.loss(source, target)[0].sum() / (target != PAD).sum()
+        loss = token_losses(model(source, target), target, 0.1)[0].sum() / (target != PAD).sum()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     source, target = reversal(256, -1)
     with torch.no_grad():
-        losses = model.loss(source, target)
+        losses = token_losses(model(source, target), target)
     nll = float(losses[1].sum() / (target != PAD).sum())
     assert nll < 0.3
 
@@ -387,7 +388,7 @@ def test_bfloat16_by_autocast():
         assert isinstance(rounded, DiffusionTranslationNetwork)
         assert torch.equal(rounded(**single, condition=rounded.encode(source)), found)
         logits = translator(source, target)
-        losses = translator.loss(source, target)
+        losses = token_losses(logits, target, 0.1)
         caches = translator.new_caches(BATCH, LENGTH)
         first = translator.next_logits(
             translator.start(BATCH), torch.arange(1), translator.encode(source), caches
@@ -410,7 +411,7 @@ def compile_whole():
         return diffusion_loss(model, source, target, drawn)
 
     def autoregressive() -> Tensor:
-        return translator.loss(source, target)[0].sum()
+        return token_losses(translator(source, target), target, 0.1)[0].sum()
 
     for work, trained in ((diffusion, model), (autoregressive, translator)):
         compiled = torch.compile(work, dynamic=False, fullgraph=True, backend="eager")

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cdcd.data.vocabulary import EOS, PAD
+from cdcd.networks.autoregressive_text import token_losses
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.encoder_decoder import (
     sinusoids,
@@ -180,7 +181,7 @@ def test_label_smoothing_is_that_of_torch_and_padding_is_ignored(smoothing):
     model, source, target = baseline(), sources(), targets()
     target[0, 2:], target[1, 4:] = PAD, PAD
     target[0, 1] = target[1, 3] = EOS
-    found = model.loss(source, target, label_smoothing=smoothing)
+    found = token_losses(model(source, target), target, smoothing)
     flat = model(source, target).flatten(0, 1), target.flatten()
     settings = {"reduction": "none", "ignore_index": PAD}
     expected = F.cross_entropy(*flat, label_smoothing=smoothing, **settings)
@@ -203,5 +204,5 @@ def test_one_table_embeds_both_sides_and_gives_the_logits():
     )
     tokens = torch.randint(3, 300, (16, 32), generator=generator_for(0))
     with torch.no_grad():
-        loss = float(fresh.loss(tokens[:, :8], tokens)[1].mean())
+        loss = float(token_losses(fresh(tokens[:, :8], tokens), tokens)[1].mean())
     assert loss == pytest.approx(math.log(300) + 0.5, abs=0.5)

@@ -11,8 +11,7 @@ from cdcd.training.optimiser import (
     MovingAverage,
     Muon,
     learning_rate_at,
-    make_adam,
-    make_muon,
+    make_optimiser,
     orthogonalise,
 )
 
@@ -57,7 +56,7 @@ def test_muon_takes_the_steps_of_torchs_own():
 def test_muon_trains_the_matrices_and_adam_the_rest():
     blocks = nn.ModuleList([nn.Linear(6, 6)])
     module = nn.ModuleDict({"blocks": blocks, "head": nn.Linear(6, 3)})
-    optimiser = make_muon(module, blocks, (0.9, 0.99), 0.95)
+    optimiser = make_optimiser(module, (0.9, 0.99), 0.95)
     for parameter in module.parameters():
         parameter.grad = torch.ones_like(parameter)
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
@@ -72,7 +71,7 @@ def test_muon_trains_the_matrices_and_adam_the_rest():
 
 def test_adam_is_torchs():
     module = nn.Linear(4, 4)
-    optimiser = make_adam(module, (0.8, 0.95))
+    optimiser = make_optimiser(module, (0.8, 0.95))
     group = optimiser.parts["adam"].param_groups[0]
     assert group["betas"] == (0.8, 0.95)
     assert group["weight_decay"] == 0

@@ -33,7 +33,7 @@ from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.monitoring import Stopped
 from cdcd.training.run import resume
-from cdcd.training.tasks import AutoregressiveTextTask
+from cdcd.training.tasks import AutoregressiveTask
 from cdcd.training.trainer import Trainer
 from cdcd.training.validation import TokenReport
 
@@ -127,7 +127,7 @@ def task():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return AutoregressiveTextTask(config, model, device=torch.device("cpu"), dtype=torch.float32)
+    return AutoregressiveTask(config, model, device=torch.device("cpu"), dtype=torch.float32)
 
 
 PADDED = torch.tensor([[5, 6, 7, EOS, PAD, PAD], [5, EOS, PAD, PAD, PAD, PAD], [5, 6, 7, 8, 9, 10]])
@@ -155,9 +155,7 @@ def test_validation_does_not_depend_on_the_batch(task, batch_size):
     config = replace(
         task.config, training=replace(task.config.training, batch_size=batch_size, accumulate=1)
     )
-    other = AutoregressiveTextTask(
-        config, task.model, device=torch.device("cpu"), dtype=torch.float32
-    )
+    other = AutoregressiveTask(config, task.model, device=torch.device("cpu"), dtype=torch.float32)
     assert other.validate(PADDED).loss == pytest.approx(task.validate(PADDED).loss, rel=1e-6)
 
 
@@ -180,18 +178,19 @@ def test_a_tied_head_is_the_embedding(tmp_path):
     assert [name for name in RunDirectory(plain).load().weights if "head" in name]
     model = cdcd.load(tied)
     tokens = torch.randint(3, 100, (2, 24))
-    expected = model.model.hidden(tokens) @ model.model.embedding.weight[:-1].T
+    expected = model.model.states(tokens)[:, :-1] @ model.model.embedding.weight[:-1].T
     torch.testing.assert_close(model.model(tokens), expected)
 
 
 def test_a_loss_that_is_not_finite_names_the_step_and_no_noise_level(tmp_path, monkeypatch):
-    nll, calls = tasks.cross_entropies, []
+    losses_of, calls = tasks.token_losses, []
 
     def poisoned(*arguments):
         calls.append(0)
-        return nll(*arguments) * (torch.nan if len(calls) == 3 else 1.0)
+        factor = torch.nan if len(calls) == 3 else 1.0
+        return tuple(factor * losses for losses in losses_of(*arguments))
 
-    monkeypatch.setattr(tasks, "cross_entropies", poisoned)
+    monkeypatch.setattr(tasks, "token_losses", poisoned)
     with pytest.raises(ValueError, match="the loss is not finite at step 2; the last good"):
         train_tiny(tmp_path / "run", AUTOREGRESSIVE)
 
@@ -308,7 +307,7 @@ def fake_losses(monkeypatch: pytest.MonkeyPatch, losses: dict[int, float]) -> No
     def faked(trainer: Trainer, *arguments):
         report = TokenReport(losses[trainer.step], 1)
         with monkeypatch.context() as patch:
-            patch.setattr(AutoregressiveTextTask, "validate", lambda *_: report)
+            patch.setattr(AutoregressiveTask, "validate", lambda *_: report)
             return validate(trainer, *arguments)
 
     monkeypatch.setattr(Trainer, "_validate", faked)

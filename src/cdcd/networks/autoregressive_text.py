@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cdcd.data.vocabulary import PAD
+from cdcd.diffusion.logits import cross_entropies
 from cdcd.networks.attention import KeyValueCache, RotaryEmbedding, new_caches
 from cdcd.networks.diffusion_text import NetworkConfig
 from cdcd.networks.layers import Block, LayerNorm, initialise_blocks
@@ -23,9 +24,7 @@ INITIAL_LOGIT = 0.2
 class AutoregressiveTextNetwork(nn.Module):
     """A decoder-only Transformer. Tied: the output weights are the input embeddings."""
 
-    def __init__(
-        self, network: NetworkConfig, *, vocab_size: int, length: int, tied: bool = False
-    ) -> None:
+    def __init__(self, network: NetworkConfig, *, vocab_size: int, length: int) -> None:
         super().__init__()
         self.vocab_size, self.length = vocab_size, length
         width = network.width
@@ -38,7 +37,7 @@ class AutoregressiveTextNetwork(nn.Module):
             for _ in range(network.num_blocks)
         )
         self.norm = LayerNorm(width)
-        self.head = None if tied else nn.Linear(width, vocab_size)
+        self.head = None if network.tied_head else nn.Linear(width, vocab_size)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -52,15 +51,7 @@ class AutoregressiveTextNetwork(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq vocab"]:
         """Returns logits: those at i predict token i from the tokens before it."""
-        return self._logits(self.hidden(tokens))
-
-    def hidden(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
-        """Returns the states that predict the tokens: state i has read the tokens before i, not token i."""
-        return self._read(self.inputs(tokens)[:, :-1])
-
-    def features(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch width"]:
-        """Returns the state that has read the whole sequence, its last token too."""
-        return self.states(tokens)[:, -1]
+        return self._logits(self._read(self.inputs(tokens)[:, :-1]))
 
     def states(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch inputs width"]:
         """Returns states, of which number i has read the first i tokens, from none to all."""
@@ -102,3 +93,21 @@ class AutoregressiveTextNetwork(nn.Module):
 def is_predicted(tokens: Int[Tensor, "batch seq"]) -> Bool[Tensor, "batch seq"]:
     """Returns the mask of tokens that are no padding; the end of a document is predicted too."""
     return tokens != PAD
+
+
+def token_losses(
+    logits: Float[Tensor, "batch seq vocab"],
+    tokens: Int[Tensor, "batch seq"],
+    label_smoothing: float = 0.0,
+) -> tuple[Float[Tensor, "batch seq"], Float[Tensor, "batch seq"]]:
+    """Returns the loss in training and −ln p of each token, zero in the padding.
+
+    In training a share of each label, `label_smoothing`, goes to all tokens alike.
+    """
+    is_padding, nll = ~is_predicted(tokens), cross_entropies(logits, tokens)
+    losses = nll
+    if label_smoothing:
+        # −Σ ln p / vocab_size is the NLL, plus the token's logit, less the mean of all.
+        picked = logits.gather(-1, tokens[..., None])[..., 0].to(nll.dtype)
+        losses = nll + label_smoothing * (picked - logits.mean(-1, dtype=nll.dtype))
+    return losses.masked_fill(is_padding, 0.0), nll.masked_fill(is_padding, 0.0)

@@ -11,9 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cdcd.diffusion.logits import cross_entropies
 from cdcd.networks.attention import KeyValueCache, new_caches
-from cdcd.networks.autoregressive_text import is_predicted
 from cdcd.networks.encoder_decoder import (
     DecoderBlock,
     EncodedSource,
@@ -53,23 +51,6 @@ class AutoregressiveTranslationNetwork(nn.Module):
         """Returns logits: those at i predict token i from the source and the tokens before it."""
         inputs = F.pad(target[:, :-1], (1, 0), value=self.vocab_size)
         return self._logits(self._read(inputs, self.encode(source)))
-
-    def loss(
-        self,
-        source: Int[Tensor, "batch source"],
-        target: Int[Tensor, "batch seq"],
-        label_smoothing: float = 0.1,
-    ) -> tuple[Float[Tensor, "batch seq"], Float[Tensor, "batch seq"]]:
-        """Returns the loss in training and −ln p of each token of the targets, zero in the padding.
-
-        In training a share of each label, `label_smoothing`, goes to all tokens alike.
-        """
-        logits, is_token = self(source, target), is_predicted(target)
-        nll = cross_entropies(logits, target)
-        # −Σ ln p / vocab_size is the NLL, plus the token's logit, less the mean of all.
-        picked = logits.gather(-1, target[..., None])[..., 0].to(nll.dtype)
-        smoothed = nll + label_smoothing * (picked - logits.mean(-1, dtype=nll.dtype))
-        return smoothed * is_token, nll * is_token
 
     def encode(self, source: Int[Tensor, "sources source"]) -> EncodedSource:
         """Reads the sources, once for all tokens of their targets."""

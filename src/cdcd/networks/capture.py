@@ -67,12 +67,14 @@ def evaluate(estimator: Estimator, x: Tensor, t: Tensor, state: Tensor | None) -
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """Lists the tensors of an estimator, which is a dataclass of tensors, dataclasses and settings."""
+    """Lists the tensors in lists, tuples and dataclasses, such as an estimator, in order."""
     if isinstance(value, Tensor):
         return [value]
-    if not is_dataclass(value):
+    if is_dataclass(value):
+        value = [getattr(value, field.name) for field in fields(value)]
+    if not isinstance(value, list | tuple):
         return []
-    return [tensor for field in fields(value) for tensor in tensors_of(getattr(value, field.name))]
+    return [tensor for part in value for tensor in tensors_of(part)]
 
 
 def settings_of(value: Any) -> Hashable:

@@ -1,24 +1,20 @@
 """New models and the tasks that train them, by the configuration of a run."""
 
 import torch
-from torch import nn
 
 from cdcd.config import RunConfig
 from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.diffusion_text import DiffusionTextNetwork
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
-from cdcd.networks.encoder_decoder import DecoderBlock, EncoderBlock
-from cdcd.networks.layers import Block
 from cdcd.training.compiling import compile_blocks
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import make_engine
 from cdcd.training.tasks import (
     AnyNetwork,
-    AutoregressiveTextTask,
-    AutoregressiveTranslationTask,
-    DiffusionTextTask,
-    DiffusionTranslationTask,
+    AutoregressiveTask,
+    DiffusionNetwork,
+    DiffusionTask,
     Task,
 )
 
@@ -35,8 +31,7 @@ def build_model(config: RunConfig, vocab_size: int) -> AnyNetwork:
             case "text", "diffusion":
                 return DiffusionTextNetwork(config.network, *diffusion, **sizes)
             case "text", "autoregressive":
-                tied = config.network.tied_head
-                return AutoregressiveTextNetwork(config.network, **sizes, tied=tied)
+                return AutoregressiveTextNetwork(config.network, **sizes)
             case "translation", "diffusion":
                 return DiffusionTranslationNetwork(config.seq2seq, *diffusion, **sizes)
             case _:
@@ -57,18 +52,6 @@ def make_task(
     if engine.is_sharded:
         compile_blocks(model.blocks, config.training.compile, device)
     settings = {"device": device, "dtype": dtype, "engine": engine, "world": world}
-    match model:
-        case DiffusionTextNetwork():
-            return DiffusionTextTask(config, model, **settings)
-        case AutoregressiveTextNetwork():
-            return AutoregressiveTextTask(config, model, **settings)
-        case DiffusionTranslationNetwork():
-            return DiffusionTranslationTask(config, model, **settings)
-        case AutoregressiveTranslationNetwork():
-            return AutoregressiveTranslationTask(config, model, **settings)
-
-
-def blocks_of(model: nn.Module) -> nn.ModuleList:
-    """Returns all blocks of a network, whose matrices Muon may take."""
-    kinds = (Block, EncoderBlock, DecoderBlock)
-    return nn.ModuleList(module for module in model.modules() if isinstance(module, kinds))
+    if isinstance(model, DiffusionNetwork):
+        return DiffusionTask(config, model, **settings)
+    return AutoregressiveTask(config, model, **settings)

@@ -9,9 +9,8 @@ from torch.optim import Adam, Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from cdcd.config import TrainingConfig
+from cdcd.training.checkpoint import Tensors
 from cdcd.training.parallel import part_of, whole
-
-Tensors = dict[str, Tensor]
 
 
 class Optimiser:
@@ -55,34 +54,29 @@ class Optimiser:
             self.parts[part].state[parameter][key] = state
 
 
-def make_adam(module: nn.Module, betas: tuple[float, float]) -> Optimiser:
-    """Makes Adam, in one fused pass over all tensors."""
+def make_optimiser(
+    module: nn.Module, betas: tuple[float, float], momentum: float | None = None
+) -> Optimiser:
+    """Makes Adam; with a momentum, Muon for the weight matrices of blocks and Adam for everything else.
+
+    Muon's updates are scaled to the size of Adam's, so that one learning rate serves both.
+    """
     names = {parameter: name for name, parameter in module.named_parameters()}
-    return Optimiser({"adam": _adam(list(names), betas)}, names)
-
-
-def _adam(parameters: list[nn.Parameter], betas: tuple[float, float]) -> Adam:
-    is_cuda = parameters[0].is_cuda
-    return Adam(parameters, _rate_for(parameters), betas=betas, fused=True, capturable=is_cuda)
+    matrices, others, parts = [], [], {}
+    for parameter, name in names.items():
+        is_matrix = momentum is not None and parameter.ndim == 2 and "blocks." in name
+        (matrices if is_matrix else others).append(parameter)
+    if momentum is not None:
+        parts["muon"] = Muon(matrices, momentum)
+    is_cuda = others[0].is_cuda
+    parts["adam"] = Adam(others, _rate_for(others), betas=betas, fused=True, capturable=is_cuda)
+    return Optimiser(parts, names)
 
 
 def _rate_for(parameters: list[nn.Parameter]) -> float | Tensor:
     """Returns a learning rate that a CUDA graph can read anew at every step."""
     device = parameters[0].device
     return torch.tensor(1e-3, device=device) if device.type == "cuda" else 1e-3
-
-
-def make_muon(
-    module: nn.Module, matrices: nn.Module, betas: tuple[float, float], momentum: float
-) -> Optimiser:
-    """Makes Muon for the weight matrices inside `matrices`, and Adam for everything else.
-
-    Updates are scaled to the size of Adam's, so that one learning rate serves both.
-    """
-    names = {parameter: name for name, parameter in module.named_parameters()}
-    inner = [parameter for parameter in matrices.parameters() if parameter.ndim == 2]
-    outer = [parameter for parameter in names if all(parameter is not p for p in inner)]
-    return Optimiser({"muon": Muon(inner, momentum), "adam": _adam(outer, betas)}, names)
 
 
 def learning_rate_at(step: int, config: TrainingConfig) -> float:

@@ -1,9 +1,10 @@
-"""The four tasks of a Trainer: a diffusion or an autoregressive network, of text or of translations.
+"""The two tasks of a Trainer: to train a diffusion network, or an autoregressive one.
 
 A task owns the network, its random inputs, its loss, and what is fitted beside it (the time warp). The
 Trainer sees batches, gradients and checkpoints, and never asks which task it has.
 
-A batch of translations has rows [source | target]. The target is predicted, by the same losses as a text.
+A batch of texts has rows of tokens; one of translations has rows [source | target], of which the target
+is predicted by the same losses as a text.
 """
 
 from typing import Any, Generic, TypeVar
@@ -15,10 +16,13 @@ from torch import Tensor, nn
 from cdcd.config import RunConfig
 from cdcd.diffusion.draws import draw_for_step
 from cdcd.diffusion.estimator import Condition
-from cdcd.diffusion.logits import cross_entropies
 from cdcd.diffusion.objective import Draws, training_loss
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork, is_predicted
+from cdcd.networks.autoregressive_text import (
+    AutoregressiveTextNetwork,
+    is_predicted,
+    token_losses,
+)
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.diffusion_text import DiffusionTextNetwork
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
@@ -26,19 +30,14 @@ from cdcd.networks.precision import Autocast
 from cdcd.seeding import generator_for
 from cdcd.training.compiling import compiled
 from cdcd.training.distributed import ALONE, World
-from cdcd.training.optimiser import Optimiser, make_adam
+from cdcd.training.optimiser import Optimiser, make_optimiser
 from cdcd.training.parallel import Engine
 from cdcd.training.validation import Report, TokenReport, validate
 
-AnyNetwork = (
-    DiffusionTextNetwork
-    | AutoregressiveTextNetwork
-    | DiffusionTranslationNetwork
-    | AutoregressiveTranslationNetwork
-)
+DiffusionNetwork = DiffusionTextNetwork | DiffusionTranslationNetwork
+AutoregressiveNetwork = AutoregressiveTextNetwork | AutoregressiveTranslationNetwork
+AnyNetwork = DiffusionNetwork | AutoregressiveNetwork
 N = TypeVar("N", bound=AnyNetwork)
-D = TypeVar("D", DiffusionTextNetwork, DiffusionTranslationNetwork)
-A = TypeVar("A", AutoregressiveTextNetwork, AutoregressiveTranslationNetwork)
 
 
 class Task(Generic[N]):
@@ -55,6 +54,7 @@ class Task(Generic[N]):
         world: World = ALONE,
     ) -> None:
         self.config, self.model, self.device, self.world = config, model, device, world
+        self.source_length = config.data.source_length if config.task == "translation" else 0
         self.engine = engine or Engine()
         self.network = Autocast(model, device, dtype)
         self.modules: dict[str, nn.Module] = {"model": model}
@@ -82,9 +82,13 @@ class Task(Generic[N]):
         with torch.no_grad():
             return self.engine.evaluate(self.report, tokens)
 
+    def sources(self, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch source"]:
+        """Returns the part of each row that is read only."""
+        return tokens[:, : self.source_length]
+
     def targets(self, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch targets"]:
         """Returns the part of each row that is predicted."""
-        return tokens
+        return tokens[:, self.source_length :]
 
     def parts(self) -> list[range]:
         """Returns the rows of the global batch that this rank computes, part by part."""
@@ -93,8 +97,14 @@ class Task(Generic[N]):
         return [range(start, start + size) for start in range(rows.start, rows.stop, size)]
 
     def draw(self, step: int) -> list[Any]:
-        """Returns the random inputs of a step, for each part of this rank's rows."""
-        return [None for _ in self.parts()]
+        """Returns the random inputs of a step, for each part of this rank's rows, and seeds its dropout."""
+        if self.source_length:
+            seed_dropout(self.config.training.seed, step, self.world)
+        return [self.draw_rows(step, rows) for rows in self.parts()]
+
+    def draw_rows(self, step: int, rows: range) -> Any:
+        """Returns the random inputs of some rows of the global batch."""
+        return None
 
     def fit_warp(
         self, draws: list[Any], losses: Float[Tensor, " batch"]
@@ -106,30 +116,37 @@ class Task(Generic[N]):
         return None
 
 
-class DiffusionTextTask(Task[D]):
+class DiffusionTask(Task[DiffusionNetwork]):
     """Score interpolation (§3.1) with the time warp that is fitted beside it (§3.3)."""
 
-    def __init__(self, config: RunConfig, model: D, **settings: Any) -> None:
+    def __init__(self, config: RunConfig, model: DiffusionNetwork, **settings: Any) -> None:
         super().__init__(config, model, **settings)
         self.warp = TimeWarp(config.warp, config.process).to(self.device)
-        self.warp_optimiser = make_adam(self.warp, (0.9, 0.99))
+        self.warp_optimiser = make_optimiser(self.warp, (0.9, 0.99))
         self.warp_optimiser.set_rate(config.warp.learning_rate)
         self.modules["warp"], self.optimisers["warp"] = self.warp, self.warp_optimiser
 
-    def draw(self, step: int) -> list[Draws]:
-        config, schedule = self.config, self.warp.training_schedule()
-        shape = (config.training.batch_size, config.data.length, config.embedding.dim)
-        settings = {"seed": config.training.seed, "step": step, "device": self.device}
-        return [
-            draw_for_step(shape, config.objective, schedule, **settings, rows=rows, only_noisy=True)
-            for rows in self.parts()
-        ]
+    def draw_rows(self, step: int, rows: range) -> Draws:
+        config = self.config
+        return draw_for_step(
+            (config.training.batch_size, config.data.length, config.embedding.dim),
+            config.objective,
+            self.warp.training_schedule(),
+            seed=config.training.seed,
+            step=step,
+            device=self.device,
+            rows=rows,
+            only_noisy=True,
+        )
 
     def condition(
         self, tokens: Int[Tensor, "batch seq"], is_dropped: Bool[Tensor, " batch"] | None = None
     ) -> Condition | None:
-        """Returns what the network is given beside the sequence."""
-        return None
+        """Returns the encoded sources of translations; some are hidden in training, for guidance."""
+        if not isinstance(self.model, DiffusionTranslationNetwork):
+            return None
+        with self.network.precision():
+            return self.model.encode(self.sources(tokens), is_dropped)
 
     def num_targets(self, tokens: Int[Tensor, "batch seq"], draws: Draws) -> Int[Tensor, ""]:
         return draws.is_noisy.sum()
@@ -164,31 +181,15 @@ class DiffusionTextTask(Task[D]):
         return t
 
 
-class DiffusionTranslationTask(DiffusionTextTask[DiffusionTranslationNetwork]):
-    """Score interpolation of the target, given the source; some sources are hidden, for guidance."""
-
-    def draw(self, step: int) -> list[Draws]:
-        seed_dropout(self.config.training.seed, step, self.world)
-        return super().draw(step)
-
-    def targets(self, tokens: Int[Tensor, "batch both"]) -> Int[Tensor, "batch seq"]:
-        return tokens[:, self.config.data.source_length :]
-
-    def condition(
-        self, tokens: Int[Tensor, "batch both"], is_dropped: Bool[Tensor, " batch"] | None = None
-    ) -> Condition:
-        """Returns the encoded sources."""
-        with self.network.precision():
-            return self.model.encode(tokens[:, : self.config.data.source_length], is_dropped)
-
-
-class AutoregressiveTextTask(Task[A]):
-    """Next-token prediction, the baseline of Table 3 and the judge; padding is not predicted."""
+class AutoregressiveTask(Task[AutoregressiveNetwork]):
+    """Next-token prediction, the baselines of Tables 3 and 4 and the judge; padding is not predicted."""
 
     def token_losses(self, tokens: Int[Tensor, "batch seq"]) -> tuple[Tensor, Tensor]:
         """Returns the loss in training and −ln p of each target, zero in the padding."""
-        nll = cross_entropies(self.network(tokens), tokens).masked_fill(~is_predicted(tokens), 0.0)
-        return nll, nll
+        targets = self.targets(tokens)
+        sources = [self.sources(tokens)] if self.source_length else []
+        logits = self.network(*sources, targets)
+        return token_losses(logits, targets, self.config.training.label_smoothing)
 
     def num_targets(self, tokens: Int[Tensor, "batch seq"], draws: None) -> Int[Tensor, ""]:
         return is_predicted(self.targets(tokens)).sum()
@@ -205,24 +206,6 @@ class AutoregressiveTextTask(Task[A]):
         ]
         total, count = (torch.stack(column).sum() for column in zip(*sums, strict=True))
         return TokenReport(float(total / count), int(count))
-
-
-class AutoregressiveTranslationTask(AutoregressiveTextTask[AutoregressiveTranslationNetwork]):
-    """Next-token prediction of the target, with smoothed labels."""
-
-    def draw(self, step: int) -> list[None]:
-        seed_dropout(self.config.training.seed, step, self.world)
-        return super().draw(step)
-
-    def targets(self, tokens: Int[Tensor, "batch both"]) -> Int[Tensor, "batch seq"]:
-        return tokens[:, self.config.data.source_length :]
-
-    def token_losses(self, tokens: Int[Tensor, "batch both"]) -> tuple[Tensor, Tensor]:
-        source = tokens[:, : self.config.data.source_length]
-        with self.network.precision():
-            return self.model.loss(
-                source, self.targets(tokens), self.config.training.label_smoothing
-            )
 
 
 def seed_dropout(seed: int, step: int, world: World) -> None:

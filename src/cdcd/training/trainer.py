@@ -6,7 +6,7 @@ of its rows, all make the same update, and the main one writes.
 """
 
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from cdcd.config import RunConfig
 from cdcd.data.sequences import Sequences, ShuffledBatches
 from cdcd.networks.precision import choose_dtype
-from cdcd.training.build import blocks_of, make_task
-from cdcd.training.captured import CapturedStep, Parts, Results
+from cdcd.training.build import make_task
 from cdcd.training.checkpoint import (
     SHARDS,
     Checkpoint,
@@ -28,11 +27,11 @@ from cdcd.training.checkpoint import (
     with_prefixes,
     without_prefix,
 )
-from cdcd.training.compiling import is_graphed
+from cdcd.training.compiling import CapturedStep, Parts, Results, is_graphed
 from cdcd.training.distributed import ALONE, World, is_lost_contact
 from cdcd.training.logging import Display, MetricsLog
 from cdcd.training.monitoring import Best, Meter, Signals, Stopped
-from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_adam, make_muon
+from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_optimiser
 from cdcd.training.parallel import check_shares, part_of, whole
 from cdcd.training.tasks import Task
 
@@ -80,12 +79,8 @@ class Trainer:
             self.config, run.vocab_size, device=self.device, dtype=dtype, world=world
         )
         self.model, self.engine = self.task.model, self.task.engine
-        betas = (training.beta1, training.beta2)
-        self.optimiser = (
-            make_muon(self.model, blocks_of(self.model), betas, training.momentum)
-            if training.optimiser == "muon"
-            else make_adam(self.model, betas)
-        )
+        betas, muon = (training.beta1, training.beta2), training.optimiser == "muon"
+        self.optimiser = make_optimiser(self.model, betas, training.momentum if muon else None)
         self.optimisers = {"model": self.optimiser, **self.task.optimisers}
         self.average = MovingAverage(self.model, training.average_decay)
         is_captured = is_graphed(training.compile, self.device) and world.size == 1
@@ -268,7 +263,8 @@ class Trainer:
         # All ranks have computed the same; where they stop must not depend on its last bit.
         report = self.world.on_main(lambda: report)
         if self.log is not None:
-            row = {"step": self.step, "valid_loss": report.loss, "validation": report.as_dict()}
+            validation = {"loss": report.loss, **asdict(report)}
+            row = {"step": self.step, "valid_loss": report.loss, "validation": validation}
             self.log.write(row | self.meter.recent_losses())
         if self.best.update(self.step, report.loss):
             self.save()

@@ -1,8 +1,7 @@
 """Validation: cross-entropy, accuracy and prediction entropy at fixed noise levels, on held-out text."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -21,27 +20,12 @@ from cdcd.seeding import generator_for
 NUM_LEVELS = 12
 
 
-@runtime_checkable
-class Report(Protocol):
-    """The outcome of a validation: one loss in nats a token, and more by kind of model."""
-
-    @property
-    def loss(self) -> float:
-        """The loss that is plotted, printed and stopped by; it does not depend on the time warp."""
-        ...
-
-    def as_dict(self) -> dict[str, object]: ...
-
-
 @dataclass(frozen=True)
 class TokenReport:
     """Next-token prediction: nats a token."""
 
     loss: float
     num_tokens: int
-
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -72,10 +56,12 @@ class ValidationReport:
 
     @property
     def loss(self) -> float:
+        """The loss that is plotted, printed and stopped by."""
         return fmean(level.text_loss for level in self.levels)
 
-    def as_dict(self) -> dict[str, object]:
-        return {"loss": self.loss, **asdict(self)}
+
+Report = TokenReport | ValidationReport
+"""The outcome of a validation: one loss in nats a token, and more by kind of model."""
 
 
 @torch.no_grad()
@@ -103,47 +89,43 @@ def validate(
         self_conditioned=self_conditioned_index(config.objective, range(batch), device),
         predicted=noisy_positions(is_noisy, int(is_noisy.sum())),
     )
-    fractions = torch.linspace(0, 1, NUM_LEVELS)
-    fixed = [float(t) for t in from_unit(fractions, config.process, "log")]
-    middles = (torch.arange(NUM_LEVELS) + 0.5) / NUM_LEVELS
-    warped = [float(t) for t in schedule.noise_levels(middles.to(device))]
+    targets, precision = take(tokens, draws.predicted), table.dtype
 
     def at(t: float) -> LevelReport:
-        return _at_level(network, table, tokens, draws, t, config, condition)
+        logits = training_loss(
+            network,
+            table,
+            tokens,
+            replace(draws, t=torch.full_like(draws.t, t)),
+            objective=config.objective,
+            embedding=config.embedding,
+            condition=condition,
+        ).logits
+        return _level_report(t, logits, targets, precision)
 
-    at_warp = [at(t) for t in warped]
+    fractions = torch.linspace(0, 1, NUM_LEVELS)
+    levels = [at(float(t)) for t in from_unit(fractions, config.process, "log")]
+    middles = (torch.arange(NUM_LEVELS, device=device) + 0.5) / NUM_LEVELS
+    at_warp = [at(float(t)) for t in schedule.noise_levels(middles)]
     return ValidationReport(
-        levels=[at(t) for t in fixed],
+        levels=levels,
         loss_at_warp=fmean(level.loss for level in at_warp),
         text_loss_at_warp=fmean(level.text_loss for level in at_warp),
     )
 
 
-def _at_level(
-    network: Network,
-    table: Tensor,
-    tokens: Tensor,
-    draws: Draws,
+def _level_report(
     t: float,
-    config: RunConfig,
-    condition: Condition | None,
+    logits: Float[Tensor, "predicted vocab"],
+    targets: Int[Tensor, " predicted"],
+    precision: torch.dtype,
 ) -> LevelReport:
-    losses = training_loss(
-        network,
-        table,
-        tokens,
-        replace(draws, t=torch.full_like(draws.t, t)),
-        objective=config.objective,
-        embedding=config.embedding,
-        condition=condition,
-    )
-    log_probs = torch.log_softmax(losses.logits.to(table.dtype), dim=-1)
-    targets = take(tokens, draws.predicted)
+    log_probs = torch.log_softmax(logits.to(precision), dim=-1)
     nll = -log_probs.gather(-1, targets[..., None])[..., 0]
     return LevelReport(
         t=t,
         loss=float(nll.mean()),
-        accuracy=float((losses.logits.argmax(-1) == targets).float().mean()),
+        accuracy=float((logits.argmax(-1) == targets).float().mean()),
         entropy=float(-(log_probs.exp() * log_probs).sum(-1).mean()),
         text_loss=float(nll[targets != PAD].mean()),
     )
