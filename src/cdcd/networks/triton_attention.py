@@ -44,39 +44,11 @@ def _weights(q1, q2, k1, k2, is_key, scale):
 
 
 @triton.jit
-def _forward_kernel(
-    projected, cos_table, sin_table, mixed, length, scale,
+def _kernel(
+    projected, cos_table, sin_table, mixed, grad_projected, length, scale,
     num_heads: tl.constexpr, half_dim: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    rows, half, dim = tl.arange(0, block), tl.arange(0, half_dim), tl.arange(0, 2 * half_dim)
-    is_row = rows < length
-    is_inside = is_row[:, None]
-    width = num_heads * 2 * half_dim
-    row_starts = (sequence * length + rows) * 3 * width + head * 2 * half_dim
-    q_pointers = projected + row_starts[:, None] + half[None, :]
-    table_offsets = rows[:, None] * half_dim + half[None, :]
-    cos = tl.load(cos_table + table_offsets, mask=is_inside, other=0.0)
-    sin = tl.load(sin_table + table_offsets, mask=is_inside, other=0.0)
-    dtype = projected.dtype.element_ty
-    q1, q2 = _load_halves(q_pointers, half_dim, is_inside)
-    q1, q2 = _rotate(q1, q2, cos, sin)
-    k1, k2 = _load_halves(q_pointers + width, half_dim, is_inside)
-    k1, k2 = _rotate(k1, k2, cos, sin)
-    q1, q2, k1, k2 = q1.to(dtype), q2.to(dtype), k1.to(dtype), k2.to(dtype)
-    weights = _weights(q1, q2, k1, k2, is_row, scale)
-    v_place = projected + row_starts[:, None] + 2 * width + dim[None, :]
-    v = tl.load(v_place, mask=is_inside, other=0.0)
-    values = tl.dot(weights.to(dtype), v)
-    mixed_starts = (sequence * length + rows) * width + head * 2 * half_dim
-    tl.store(mixed + mixed_starts[:, None] + dim[None, :], values.to(dtype), mask=is_inside)
-
-
-@triton.jit
-def _backward_kernel(
-    projected, cos_table, sin_table, grad_mixed, grad_projected, length, scale,
-    num_heads: tl.constexpr, half_dim: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
+    """Writes `mixed`; or, where `grad_projected` is given, reads in `mixed` its gradient and writes that."""
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows, half, dim = tl.arange(0, block), tl.arange(0, half_dim), tl.arange(0, 2 * half_dim)
     is_row = rows < length
@@ -84,7 +56,7 @@ def _backward_kernel(
     width = num_heads * 2 * half_dim
     row_starts = (sequence * length + rows) * 3 * width + head * 2 * half_dim
     half_offsets = row_starts[:, None] + half[None, :]
-    whole_offsets = row_starts[:, None] + dim[None, :]
+    v_offsets = row_starts[:, None] + 2 * width + dim[None, :]
     table_offsets = rows[:, None] * half_dim + half[None, :]
     cos = tl.load(cos_table + table_offsets, mask=is_inside, other=0.0)
     sin = tl.load(sin_table + table_offsets, mask=is_inside, other=0.0)
@@ -95,34 +67,41 @@ def _backward_kernel(
     k1, k2 = _rotate(k1, k2, cos, sin)
     q1, q2, k1, k2 = q1.to(dtype), q2.to(dtype), k1.to(dtype), k2.to(dtype)
     weights = _weights(q1, q2, k1, k2, is_row, scale)
-    v = tl.load(projected + whole_offsets + 2 * width, mask=is_inside, other=0.0)
+    v = tl.load(projected + v_offsets, mask=is_inside, other=0.0)
     mixed_starts = (sequence * length + rows) * width + head * 2 * half_dim
-    grad = tl.load(grad_mixed + mixed_starts[:, None] + dim[None, :], mask=is_inside, other=0.0)
-    grad_v = tl.dot(tl.trans(weights.to(dtype)), grad)
-    tl.store(grad_projected + whole_offsets + 2 * width, grad_v.to(dtype), mask=is_inside)
-    grad_weights = tl.dot(grad, tl.trans(v))
-    inner = tl.sum(weights * grad_weights, axis=1)
-    grad_scores = (weights * (grad_weights - inner[:, None]) * scale).to(dtype)
-    # A rotation's gradient is the rotation back.
-    g1, g2 = _rotate(tl.dot(grad_scores, k1), tl.dot(grad_scores, k2), cos, -sin)
-    q_pointers = grad_projected + half_offsets
-    tl.store(q_pointers, g1.to(dtype), mask=is_inside)
-    tl.store(q_pointers + half_dim, g2.to(dtype), mask=is_inside)
-    back = tl.trans(grad_scores)
-    g1, g2 = _rotate(tl.dot(back, q1), tl.dot(back, q2), cos, -sin)
-    k_pointers = q_pointers + width
-    tl.store(k_pointers, g1.to(dtype), mask=is_inside)
-    tl.store(k_pointers + half_dim, g2.to(dtype), mask=is_inside)
+    mixed_pointers = mixed + mixed_starts[:, None] + dim[None, :]
+    if grad_projected is None:
+        values = tl.dot(weights.to(dtype), v)
+        tl.store(mixed_pointers, values.to(dtype), mask=is_inside)
+    else:
+        grad = tl.load(mixed_pointers, mask=is_inside, other=0.0)
+        grad_v = tl.dot(tl.trans(weights.to(dtype)), grad)
+        tl.store(grad_projected + v_offsets, grad_v.to(dtype), mask=is_inside)
+        grad_weights = tl.dot(grad, tl.trans(v))
+        inner = tl.sum(weights * grad_weights, axis=1)
+        grad_scores = (weights * (grad_weights - inner[:, None]) * scale).to(dtype)
+        # A rotation's gradient is the rotation back.
+        g1, g2 = _rotate(tl.dot(grad_scores, k1), tl.dot(grad_scores, k2), cos, -sin)
+        q_pointers = grad_projected + half_offsets
+        tl.store(q_pointers, g1.to(dtype), mask=is_inside)
+        tl.store(q_pointers + half_dim, g2.to(dtype), mask=is_inside)
+        back = tl.trans(grad_scores)
+        g1, g2 = _rotate(tl.dot(back, q1), tl.dot(back, q2), cos, -sin)
+        k_pointers = q_pointers + width
+        tl.store(k_pointers, g1.to(dtype), mask=is_inside)
+        tl.store(k_pointers + half_dim, g2.to(dtype), mask=is_inside)
 
 
-def _launch(kernel: Any, projected: Tensor, cos: Tensor, sin: Tensor, *rest: Tensor) -> None:
+def _launch(
+    projected: Tensor, cos: Tensor, sin: Tensor, mixed: Tensor, grad_projected: Tensor | None = None
+) -> None:
     batch, length, three_widths = projected.shape
     half = cos.shape[1]
     heads = three_widths // (6 * half)
     block = max(16, triton.next_power_of_2(length))
     scale = (2 * half) ** -0.5
-    kernel[(batch, heads)](
-        projected, cos, sin, *rest, length, scale,
+    _kernel[(batch, heads)](
+        projected, cos.contiguous(), sin.contiguous(), mixed, grad_projected, length, scale,
         num_heads=heads, half_dim=half, block=block, num_warps=WARPS,
     )  # fmt: skip
 
@@ -136,7 +115,7 @@ def mix_heads(projected: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     projected = projected.contiguous()
     batch, length, three_widths = projected.shape
     mixed = projected.new_empty(batch, length, three_widths // 3)
-    _launch(_forward_kernel, projected, cos.contiguous(), sin.contiguous(), mixed)
+    _launch(projected, cos, sin, mixed)
     return mixed
 
 
@@ -150,8 +129,7 @@ def mix_heads_backward(projected: Tensor, cos: Tensor, sin: Tensor, grad: Tensor
     """Returns the gradient of `mix_heads` with respect to the projections."""
     projected = projected.contiguous()
     grad_projected = torch.empty_like(projected)
-    tables = cos.contiguous(), sin.contiguous()
-    _launch(_backward_kernel, projected, *tables, grad.contiguous(), grad_projected)
+    _launch(projected, cos, sin, grad.contiguous(), grad_projected)
     return grad_projected
 
 
