@@ -8,7 +8,7 @@ weights again, which is cheaper than reading them.
 """
 
 # Kernels are compiled, not run as Python: the types of triton do not describe their calls.
-# pyright: reportMissingImports=false, reportGeneralTypeIssues=false
+# pyright: reportMissingImports=false, reportGeneralTypeIssues=false, reportCallIssue=false
 
 from typing import Any
 
