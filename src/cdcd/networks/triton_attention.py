@@ -56,7 +56,7 @@ def _kernel(
     width = num_heads * 2 * half_dim
     row_starts = (sequence * length + rows) * 3 * width + head * 2 * half_dim
     half_offsets = row_starts[:, None] + half[None, :]
-    v_offsets = row_starts[:, None] + 2 * width + dim[None, :]
+    whole_offsets = row_starts[:, None] + dim[None, :]
     table_offsets = rows[:, None] * half_dim + half[None, :]
     cos = tl.load(cos_table + table_offsets, mask=is_inside, other=0.0)
     sin = tl.load(sin_table + table_offsets, mask=is_inside, other=0.0)
@@ -67,7 +67,7 @@ def _kernel(
     k1, k2 = _rotate(k1, k2, cos, sin)
     q1, q2, k1, k2 = q1.to(dtype), q2.to(dtype), k1.to(dtype), k2.to(dtype)
     weights = _weights(q1, q2, k1, k2, is_row, scale)
-    v = tl.load(projected + v_offsets, mask=is_inside, other=0.0)
+    v = tl.load(projected + whole_offsets + 2 * width, mask=is_inside, other=0.0)
     mixed_starts = (sequence * length + rows) * width + head * 2 * half_dim
     mixed_pointers = mixed + mixed_starts[:, None] + dim[None, :]
     if grad_projected is None:
@@ -76,7 +76,7 @@ def _kernel(
     else:
         grad = tl.load(mixed_pointers, mask=is_inside, other=0.0)
         grad_v = tl.dot(tl.trans(weights.to(dtype)), grad)
-        tl.store(grad_projected + v_offsets, grad_v.to(dtype), mask=is_inside)
+        tl.store(grad_projected + whole_offsets + 2 * width, grad_v.to(dtype), mask=is_inside)
         grad_weights = tl.dot(grad, tl.trans(v))
         inner = tl.sum(weights * grad_weights, axis=1)
         grad_scores = (weights * (grad_weights - inner[:, None]) * scale).to(dtype)
