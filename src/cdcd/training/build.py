@@ -48,7 +48,7 @@ def make_task(
 ) -> Task:
     """Returns the task of a run, its network spread over the ranks."""
     model = build_model(config, vocab_size).to(device)
-    engine = make_engine(config.training.strategy, world, model, model.blocks, device)
+    engine = make_engine(config.training.strategy, world, model, device)
     if engine.is_sharded:
         compile_blocks(model.blocks, config.training.compile, device)
     settings = {"device": device, "dtype": dtype, "engine": engine, "world": world}

@@ -6,12 +6,14 @@ to fixed buffers. Everything else that changes from step to step (the learning r
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from cdcd.networks.capture import capture, tensors_of
+
+T = TypeVar("T")
 
 WARMUP = 3
 """Steps before the capture: they compile, and make the optimiser's state."""
@@ -39,10 +41,8 @@ def is_graphed(mode: str, device: torch.device) -> bool:
     return device.type == "cuda" and mode in ("auto", "graphs")
 
 
-def compiled(
-    function: Callable[..., tuple[Tensor, Tensor]], mode: str, device: torch.device
-) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Returns a loss function, compiled where the configuration says so."""
+def compiled(function: Callable[..., T], mode: str, device: torch.device) -> Callable[..., T]:
+    """Returns a function, compiled where the configuration says so."""
     if not is_compiled(mode, device):
         return function
     return torch.compile(function, dynamic=False, options={**OPTIONS})
@@ -50,9 +50,8 @@ def compiled(
 
 def compile_blocks(blocks: nn.Module, mode: str, device: torch.device) -> None:
     """Compiles each block by itself: gathering its weights before and after cannot be compiled."""
-    if is_compiled(mode, device):
-        for block in blocks.children():
-            block.forward = torch.compile(block.forward, dynamic=False, options={**OPTIONS})
+    for block in blocks.children():
+        block.forward = compiled(block.forward, mode, device)
 
 
 class CapturedStep:

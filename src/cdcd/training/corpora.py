@@ -148,14 +148,12 @@ def built_in_pairs(
         raise ValueError(
             f"data.reverse is for prepared data sets; {BUILT_IN_PAIRS} have --data.languages de-en"
         )
-    if data.languages == "en-de":
-        return numerals.sample_pairs(count, seed=seed, held_out=held_out)
-    if data.languages != "de-en":
+    if data.languages not in ("en-de", "de-en"):
         raise ValueError(
             f"data.languages is {data.languages}; {BUILT_IN_PAIRS} are written in en-de or de-en"
         )
-    drawn = numerals.sample_pairs(count, seed=seed, direction="de-en", held_out=held_out)
-    return [(german, english) for english, german in drawn]
+    drawn = numerals.sample_pairs(count, seed=seed, direction=data.languages, held_out=held_out)
+    return drawn if data.languages == "en-de" else [(german, english) for english, german in drawn]
 
 
 def _check_tokenizer(

@@ -10,7 +10,7 @@ and never wait for the GPU.
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -86,15 +86,10 @@ class World:
         dist.all_gather(parts, rows.contiguous())
         return torch.cat(parts)
 
-    @torch.no_grad()
-    def take_from_main(self, *tensors: Tensor) -> None:
+    def take_from_main(self, tensors: Iterable[Tensor]) -> None:
         """Overwrites tensors by those of the main process, bit for bit."""
-        if self.size > 1:
-            flat = torch.cat([tensor.flatten() for tensor in tensors])
-            dist.broadcast(flat, src=0)
-            parts = flat.split([tensor.numel() for tensor in tensors])
-            for tensor, part in zip(tensors, parts, strict=True):
-                tensor.copy_(part.view_as(tensor))
+        for tensor in tensors if self.size > 1 else ():
+            dist.broadcast(tensor, src=0)
 
     def largest(self, number: int) -> int:
         """Returns the largest of the ranks' numbers; a flag that is 1 on any rank becomes 1 on all."""
@@ -103,14 +98,6 @@ class World:
         maximum = torch.tensor(number)
         dist.all_reduce(maximum, dist.ReduceOp.MAX)
         return int(maximum)
-
-    def collect(self, value: T) -> list[T]:
-        """Returns every rank's value, on every rank."""
-        if self.size == 1:
-            return [value]
-        values: list[T] = [value] * self.size
-        dist.all_gather_object(values, value)
-        return values
 
     def on_main(self, function: Callable[[], T]) -> T:
         """Calls a function on the main process only; its result, or its error, reaches every rank."""

@@ -4,6 +4,8 @@ import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -128,25 +130,23 @@ class Meter:
             kept.extend(saved[str(i)].to(self.device) for i in range(len(saved)))
 
 
-class Signals:
-    """Notes the first Ctrl-C or SIGTERM; a second one acts as usual."""
+@contextmanager
+def noted_signals() -> Iterator[list[int]]:
+    """Lists the first Ctrl-C or SIGTERM when it comes; a second one acts as usual."""
+    received: list[int] = []
+    previous: dict[int, Any] = {}
 
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self.previous: dict[int, Any] = {}
+    def note(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        restore()
 
-    def _note(self, number: int, _: FrameType | None) -> None:
-        self.received = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self.previous.items():
+    def restore() -> None:
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.previous[number] = signal.signal(number, self._note)
-
-    def __exit__(self, *_: object) -> None:
-        self._restore()
+    if threading.current_thread() is threading.main_thread():
+        previous |= {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        restore()

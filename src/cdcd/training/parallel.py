@@ -8,16 +8,13 @@ rank multiplies its part by the number of ranks, which makes the average a sum.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cdcd.training.distributed import World
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 
@@ -95,16 +92,14 @@ class Sharded(Engine):
 
     is_sharded = True
 
-    def __init__(
-        self, num_ranks: int, model: nn.Module, blocks: nn.Module, device: torch.device
-    ) -> None:
+    def __init__(self, num_ranks: int, model: nn.Module, device: torch.device) -> None:
         # Importing it takes most of a second, which a single process shall not pay.
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         super().__init__(num_ranks)
         mesh = init_device_mesh(device.type, (num_ranks,))
-        for block in blocks.children():
+        for block in model.get_submodule("blocks").children():
             fully_shard(block, mesh=mesh)
         # What is outside of the blocks stays whole from the first pass to the end of the backward one.
         self.entry: Any = fully_shard(_Entry(model), mesh=mesh)
@@ -124,18 +119,12 @@ class Sharded(Engine):
         return nullcontext()
 
 
-def make_engine(
-    strategy: Literal["auto", "ddp", "fsdp"],
-    world: World,
-    model: nn.Module,
-    blocks: nn.Module,
-    device: torch.device,
-) -> Engine:
+def make_engine(strategy: str, world: World, model: nn.Module, device: torch.device) -> Engine:
     """Returns the engine of a strategy; `auto` replicates, and one process needs none."""
     if world.size == 1:
         return Engine()
     if strategy == "fsdp":
-        return Sharded(world.size, model, blocks, device)
+        return Sharded(world.size, model, device)
     return Replicated(world.size, model)
 
 
@@ -152,20 +141,16 @@ def check_shares(batch_size: int, accumulate: int, world: World) -> None:
 # Tensors of which this rank may hold a part
 
 
-def is_part(tensor: Tensor) -> "TypeGuard[DTensor]":
-    """Returns whether this rank holds a part of a tensor, without importing what shards it."""
-    return hasattr(tensor, "full_tensor")
-
-
-def whole(tensor: Tensor) -> Tensor:
+def whole(tensor: Any) -> Tensor:
     """Returns the whole of a tensor; where it is sharded, every rank must ask."""
-    return tensor.full_tensor() if is_part(tensor) else tensor
+    # Importing its class would take most of a second.
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def part_of(value: Tensor, like: Tensor) -> Tensor:
+def part_of(value: Tensor, like: Any) -> Tensor:
     """Spreads a whole tensor over the ranks as `like` is."""
     value = value.to(like.device)
-    if not is_part(like) or is_part(value):
+    if not hasattr(like, "full_tensor") or hasattr(value, "full_tensor"):
         return value
     from torch.distributed.tensor import distribute_tensor
 

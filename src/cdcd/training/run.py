@@ -12,7 +12,14 @@ from cdcd.data.corpus import BUILT_IN
 from cdcd.data.pairs import PairDataset
 from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS
 from cdcd.settings import flatten, override
-from cdcd.training.checkpoint import Checkpoint, RunDirectory, check_shapes, refuse_existing
+from cdcd.training.checkpoint import (
+    Checkpoint,
+    RunDirectory,
+    check_shapes,
+    refuse_existing,
+    with_prefixes,
+    without_prefix,
+)
 from cdcd.training.corpora import Corpus, check_split_is_kept, load_corpus, split_seed
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import check_shares
@@ -88,16 +95,12 @@ def inherited_config(config: RunConfig, init_from: Path) -> RunConfig:
 
 def _inherit(first: Checkpoint, parent: RunDirectory) -> Checkpoint:
     """Returns a run's first checkpoint with the weights and the warp of another run's last one."""
-    weights = dict(parent.load().weights)
+    weights = parent.load().weights
     # Start both the weights and their average from what the other run would sample with.
-    for name in list(first.weights):
-        if name.startswith("model.") and f"average.{name[6:]}" in weights:
-            weights[name] = weights[f"average.{name[6:]}"]
-        if name.startswith("average."):
-            weights.setdefault(name, weights[f"model.{name[8:]}"])
-    weights = {
-        n: w for n, w in weights.items() if n in first.weights or not n.startswith("average.")
-    }
+    model = without_prefix("model", weights) | without_prefix("average", weights)
+    averaged = [name for name in without_prefix("average", first.weights) if name in model]
+    groups = {"model": model, "average": {name: model[name] for name in averaged}}
+    weights = with_prefixes(groups | {"warp": without_prefix("warp", weights)})
     check_shapes(first.weights, weights, str(parent.path))
     return Checkpoint(0, weights, {})
 

@@ -174,8 +174,7 @@ class DiffusionTask(Task[DiffusionNetwork]):
         t = self.world.gather(torch.cat([each.t for each in draws]))
         self.warp.fitting_loss(t, losses).backward()
         # All ranks compute this from the same losses; but a GPU may add them up in another order.
-        gradients = [p.grad for p in self.warp.parameters() if p.grad is not None]
-        self.world.take_from_main(*gradients)
+        self.world.take_from_main(p.grad for p in self.warp.parameters() if p.grad is not None)
         self.warp_optimiser.step()
         self.warp.update_average()
         return t

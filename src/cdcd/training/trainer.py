@@ -30,7 +30,7 @@ from cdcd.training.checkpoint import (
 from cdcd.training.compiling import CapturedStep, Parts, Results, is_graphed
 from cdcd.training.distributed import ALONE, World, is_lost_contact
 from cdcd.training.logging import Display, MetricsLog
-from cdcd.training.monitoring import Best, Meter, Signals, Stopped
+from cdcd.training.monitoring import Best, Meter, Stopped, noted_signals
 from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_optimiser
 from cdcd.training.parallel import check_shares, part_of, whole
 from cdcd.training.tasks import Task
@@ -135,11 +135,10 @@ class Trainer:
                 state = replace(state, shards=self._write_shards())
             return self.world.on_main(lambda: self._write(state))
         except OSError as error:
-            saved = self.run.steps()
-            kept = f"checkpoint of step {saved[-1]} is safe" if saved else "run has no other"
             raise ValueError(
                 f"could not save the checkpoint of step {self.step} in {self.run.path}: "
-                f"{error.strerror}; the {kept}. Free some space, then: {self._resume_command()}"
+                f"{error.strerror}; the checkpoint of step {self.run.steps()[-1]} is safe. Free some "
+                f"space, then: {self._resume_command()}"
             ) from None
 
     def _write_shards(self) -> Path:
@@ -214,11 +213,12 @@ class Trainer:
                 self.log.close()
 
     def _train(self) -> float:
-        training, signals = self.config.training, Signals()
+        training = self.config.training
         if self.world.is_main:
             self.log = MetricsLog(self.run.path, first_step=self.step)
         self.best = self.world.on_main(lambda: Best.read(self.run, training.patience))
-        with signals, Display(self.console, training.steps, self.step) as display:
+        display = Display(self.console, training.steps, self.step)
+        with display, noted_signals() as signals:
             self.meter.start()
             while self.step < training.steps and not self.best.waited_enough:
                 self.train_step()
@@ -238,11 +238,11 @@ class Trainer:
                     self.save()
             return self._finish()
 
-    def _stop_signal(self, signals: Signals) -> int:
+    def _stop_signal(self, signals: list[int]) -> int:
         """Returns the signal that asks all ranks to stop at this step, or 0."""
         if self.world.size > 1 and self.step % AGREE_EVERY:
             return 0
-        return self.world.largest(signals.received or 0)
+        return self.world.largest(max(signals, default=0))
 
     def _log(self, display: Display) -> None:
         self._check_losses()
