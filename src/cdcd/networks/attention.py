@@ -104,15 +104,6 @@ class Attention(nn.Module):
             mixed = self._mix(projected, rotary, positions, cache, is_visible)
         return self.out(mixed)
 
-    def new_cache(self, batch_size: int, capacity: int) -> KeyValueCache:
-        """Returns an empty cache in the dtype in which keys and values are computed."""
-        weight = self.qkv.weight
-        shape = (batch_size, self.num_heads, capacity, weight.shape[1] // self.num_heads)
-        dtype = working_dtype(weight)
-        return KeyValueCache(
-            weight.new_zeros(shape, dtype=dtype), weight.new_zeros(shape, dtype=dtype)
-        )
-
     def _fits_one_tile(self, projected: Tensor, rotary: RotaryEmbedding) -> bool:
         return (
             mix_heads is not None
@@ -146,6 +137,12 @@ class Attention(nn.Module):
 
 
 def new_caches(blocks: nn.Module, batch_size: int, capacity: int) -> list[KeyValueCache]:
-    """Returns an empty cache for each self-attention among the modules."""
-    attentions = [module for module in blocks.modules() if isinstance(module, Attention)]
-    return [attention.new_cache(batch_size, capacity) for attention in attentions]
+    """Returns an empty cache for each self-attention among the modules, in the dtype of its keys."""
+    caches = []
+    for attention in blocks.modules():
+        if isinstance(attention, Attention):
+            weight, num_heads = attention.qkv.weight, attention.num_heads
+            shape = (batch_size, num_heads, capacity, weight.shape[1] // num_heads)
+            empty = weight.new_zeros(shape, dtype=working_dtype(weight))
+            caches.append(KeyValueCache(empty, empty.clone()))
+    return caches

@@ -16,6 +16,7 @@ branch before it is added and on the embedded inputs; not on attention weights.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -285,15 +286,11 @@ class Encoder(nn.Module):
 
 
 def project_source(
-    blocks: Iterable[nn.Module],
+    blocks: Iterable[Any],
     encoded: Float[Tensor, "sources source width"],
     is_visible: Bool[Tensor, "sources source"],
     lengths: Int[Tensor, " sources"],
 ) -> EncodedSource:
     """Computes the keys and values that each block of the decoder makes of the encoded sources."""
-    projected = []
-    for block in blocks:
-        assert isinstance(block, DecoderBlock)
-        projected.append(block.source.project(encoded))
-    keys, values = torch.stack(projected, dim=1).unbind()
+    keys, values = torch.stack([block.source.project(encoded) for block in blocks], dim=1).unbind()
     return EncodedSource(keys, values, is_visible, lengths)
