@@ -30,7 +30,7 @@ class AutoregressiveTextNetwork(nn.Module):
         width = network.width
         # The last row is the start vector.
         self.embedding = nn.Embedding(vocab_size + 1, width)
-        # One position more than tokens: `features` reads the start and a whole sequence.
+        # One position more than tokens: `states` reads the start and a whole sequence.
         self.rotary = RotaryEmbedding(width // network.num_heads, length + 1)
         self.blocks = nn.ModuleList(
             Block(width, network.num_heads, network.mlp_ratio, None, causal=True)

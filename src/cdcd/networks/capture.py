@@ -113,7 +113,7 @@ class Captured:
         self.record, self.evaluate = record, evaluate
         self.conditioning = [_buffer(tensor) for tensor in tensors_of(estimator)]
         self.estimator: Estimator = with_tensors(estimator, iter(self.conditioning))
-        self.x = self.t = self.state = None
+        self.inputs: list[Tensor] = []
         self.replay: Work | None = None
 
     def condition(self, conditioning: Sequence[Tensor]) -> None:
@@ -126,23 +126,20 @@ class Captured:
     ) -> Estimate:
         if self.replay is None:
             self.replay = self._start(x, t)
-        assert self.x is not None
-        assert self.t is not None
-        self.x.copy_(x)
-        self.t.copy_(t)
-        if self.state is not None:
-            self.state.zero_() if state is None else self.state.copy_(state)
+        for buffer, value in zip(self.inputs, (x, t, state), strict=False):
+            buffer.zero_() if value is None else buffer.copy_(value)
         estimate = self.replay()
         state = None if estimate.state is None else estimate.state.clone()
         return Estimate(estimate.logits, estimate.x0_hat.clone(), state)
 
     def _start(self, x: Tensor, t: Tensor) -> Work:
-        """Makes the buffers of the inputs, and records the work on them."""
-        self.x, self.t = _buffer(x), _buffer(t)
+        """Makes the buffers of x, t and, if the estimator has one, the state; records the work on them."""
+        x, t = _buffer(x), _buffer(t)
         # A first evaluation shows whether there is a state, and its shape.
-        first = self.estimator(self.x, self.t, None).state
-        self.state = None if first is None else torch.zeros_like(first)
-        return self.record(lambda: self.evaluate(self.estimator, self.x, self.t, self.state))
+        first = self.estimator(x, t, None).state
+        state = None if first is None else torch.zeros_like(first)
+        self.inputs = [x, t] if state is None else [x, t, state]
+        return self.record(lambda: self.evaluate(self.estimator, x, t, state))
 
 
 def _buffer(tensor: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """The text of a run: documents or pairs, split, as token sequences to train and to validate on."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -178,12 +177,13 @@ def check_split_is_kept(config: RunConfig, parent: RunConfig, tokenizer: Tokeniz
     own, theirs = config.data, parent.data
     if own.source == BUILT_IN_PAIRS or theirs.source == BUILT_IN_PAIRS:
         return  # Their held-out meanings are the same for every seed.
-    if own.source != theirs.source and not _is_there(theirs.source):
+    is_there = theirs.source in BUILT_IN or Path(theirs.source).expanduser().exists()
+    if own.source != theirs.source and not is_there:
         return
     if is_dataset(own.source) and (own.source, own.split) == (theirs.source, theirs.split):
         return
-    trained_on, held_out = (set(part) for part in _document_keys(parent, tokenizer))
-    now_trained_on, now_held_out = (set(part) for part in _document_keys(config, tokenizer))
+    trained_on, held_out = _document_keys(parent, tokenizer)
+    now_trained_on, now_held_out = _document_keys(config, tokenizer)
     wrong = {
         "train on {} documents that it held out": now_trained_on & (held_out - trained_on),
         "hold out {} documents that it trained on": now_held_out & (trained_on - held_out),
@@ -196,20 +196,20 @@ def check_split_is_kept(config: RunConfig, parent: RunConfig, tokenizer: Tokeniz
         )
 
 
-def _is_there(source: str) -> bool:
-    return source in BUILT_IN or Path(source).expanduser().exists()
-
-
-def _document_keys(config: RunConfig, tokenizer: Tokenizer) -> Iterator[Iterator[int]]:
-    """Yields hashes of the documents, or of the sources of pairs, that are trained on and held out."""
-    data = config.data
-    if is_dataset(data.source):
-        is_paired = holds_pairs(data.source)
-        dataset = PreparedPairs(data.source).source if is_paired else TokenDataset(data.source)
-        for split in (data.split, "valid"):
-            count = dataset.num_documents(split)
-            yield (hash(tuple(dataset.document(split, i).tolist())) for i in range(count))
-    else:
-        split = load_documents(config)
-        for documents in (split.train, split.valid):
-            yield (hash((*tokenizer.encode(text), EOS)) for text in documents)
+def _document_keys(config: RunConfig, tokenizer: Tokenizer) -> list[set[int]]:
+    """Returns hashes of the documents, or of the sources of pairs, that are trained on and held out."""
+    source, split = config.data.source, config.data.split
+    if not is_dataset(source):
+        documents = load_documents(config)
+        return [
+            {hash((*tokenizer.encode(text), EOS)) for text in part}
+            for part in (documents.train, documents.valid)
+        ]
+    dataset = PreparedPairs(source).source if holds_pairs(source) else TokenDataset(source)
+    return [
+        {
+            hash(tuple(dataset.document(part, i).tolist()))
+            for i in range(dataset.num_documents(part))
+        }
+        for part in (split, "valid")
+    ]
