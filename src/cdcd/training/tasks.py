@@ -98,7 +98,7 @@ class Task(Generic[N]):
 
     def draw(self, step: int) -> list[Any]:
         """Returns the random inputs of a step, for each part of this rank's rows, and seeds its dropout."""
-        if self.source_length:
+        if self.source_length:  # Only translation networks have dropout.
             seed_dropout(self.config.training.seed, step, self.world)
         return [self.draw_rows(step, rows) for rows in self.parts()]
 
