@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cdcd.data.corpus import BUILT_IN
-from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS
+from cdcd.data.corpus import BUILT_IN, BUILT_IN_PAIRS
 from cdcd.data.sequences import is_dataset
 from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.objective import ObjectiveConfig

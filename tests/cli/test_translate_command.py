@@ -391,9 +391,12 @@ def test_fine_tuning_keeps_lengths_and_languages(place, tmp_path):
         (("--data", "tales"), "tales holds no pairs to translate: give --data numerals"),
         (
             ("--data", "{place}/absent"),
-            "absent does not exist; prepare pairs with: .*--target-source",
+            "absent does not exist; prepare one with: .*--target-source",
         ),
-        (("--data", "{place}/lines.txt"), "lines.txt is no prepared data set; prepare pairs with"),
+        (
+            ("--data", "{place}/lines.txt"),
+            "lines.txt is not a prepared data set .*; prepare one with",
+        ),
     ],
 )
 def test_training_mistakes(place, capfd, options, message):
@@ -406,15 +409,16 @@ def test_training_mistakes(place, capfd, options, message):
 def test_the_task_chooses_its_preset(place, capfd):
     """Without a preset, `--task translation` is a whole configuration."""
     arguments = ("train", "--task", "translation", "--data", "{place}/absent", "--out", "{place}/x")
-    assert_refused(place, capfd, "absent does not exist; prepare pairs with", *arguments)
+    assert_refused(place, capfd, "absent does not exist; prepare one with", *arguments)
     arguments = ("train", "--data", "numerals", "--out", "{place}/x")
     assert_refused(place, capfd, "train a translator with --task translation", *arguments)
 
 
 def test_prepare_says_how_to_train(tmp_path, capfd):
-    settings = ("--tokenizer", "bytes", "--max-documents", 40, "--valid-share", 0.2)
-    out = tmp_path / "a set"
-    assert cdcd_main("data", "prepare", "--source", "numerals", "--out", out, *settings) == 0
+    (tmp_path / "pairs.tsv").write_text("".join(f"one {n}\teins {n}\n" for n in range(40)))
+    settings = ("--column", 1, "--target-column", 2, "--tokenizer", "bytes", "--valid-share", 0.2)
+    source, out = tmp_path / "pairs.tsv", tmp_path / "a set"
+    assert cdcd_main("data", "prepare", "--source", source, "--out", out, *settings) == 0
     said = capfd.readouterr().out.splitlines()[-1]
     assert f"cdcd train --task translation --preset multi30k --data '{out}'" in said
     assert "--preset wmt-base" in said

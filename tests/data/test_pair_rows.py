@@ -6,8 +6,7 @@ import torch
 from pair_corpus import ENGLISH, GERMAN, prepared, texts_of, write_corpus
 
 from cdcd.data.pairs import PairDataset, pairs_in_memory
-from cdcd.data.prepare.reading import Documents
-from cdcd.data.prepare.reading_pairs import BuiltInPairs, ParallelDocuments, is_built_in
+from cdcd.data.prepare.reading import Documents, ParallelDocuments
 from cdcd.data.sequences import InMemory, Sequences, ShuffledBatches
 from cdcd.data.tokenizers import ByteTokenizer, numerals_tokenizer
 from cdcd.data.vocabulary import EOS, PAD
@@ -104,6 +103,3 @@ def test_reading_in_memory(corpus):
     assert list(Documents(str(corpus / "x.tsv"), columns=("1", "2"))) == rows
     sides = (Documents(str(corpus / "x.tsv"), columns=(column,)) for column in ("1", "2"))
     assert list(ParallelDocuments(*sides)) == rows
-    assert is_built_in("numerals")
-    assert not is_built_in("numerals.txt")
-    assert len(list(BuiltInPairs("numerals", [True, False] * 3, seed=0))) == 6

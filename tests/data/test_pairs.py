@@ -9,8 +9,6 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pair_corpus import ENGLISH, GERMAN, config_for, prepared, texts_of, write_corpus
 from paths import REAL
 from rich.console import Console
@@ -20,11 +18,8 @@ from cdcd.data.dataset_files import SPLITS
 from cdcd.data.pairs import PreparedPairs, holds_pairs
 from cdcd.data.prepare import PrepareConfig, encoding, prepare
 from cdcd.data.prepare.preparation import splits_of
-from cdcd.data.prepare.progress import OUTCOMES, outcomes_of
 from cdcd.data.prepare.writing import SplitWriter
 from cdcd.data.sequences import TokenDataset
-from cdcd.data.tokenizers import numerals_tokenizer
-from cdcd.languages import numerals
 
 needs_real = pytest.mark.skipif(
     not REAL.is_dir(), reason="the corpora are not beside the repository"
@@ -52,9 +47,7 @@ def test_every_pair_once_in_order(corpus):
     for split in SPLITS:
         wanted = [pair for pair, its in zip(both, split_of, strict=True) if its == split]
         assert texts_of(pairs, split) == wanted
-        assert pairs.counts(split) == {
-            "kept": len(wanted), "empty": 0, "too_long": 0, "bad_ratio": 0,
-        }  # fmt: skip
+        assert pairs.counts(split) == {"kept": len(wanted), "empty": 0}
     pairs.verify()
 
 
@@ -139,26 +132,9 @@ def test_the_hub_without_its_package(corpus, monkeypatch):
         prepared(corpus, **HUB, target_column="translation.de")
 
 
-@pytest.mark.parametrize("direction", ["", ":en-de", ":de-en"])
-def test_the_built_in_task(corpus, direction):
-    changes = {"source": f"numerals{direction}", "target_source": None, "tokenizer": "words"}
-    pairs = prepared(corpus, **changes, max_documents=200, valid_share=0.2, seed=5)
-    assert pairs.tokenizer.content == numerals_tokenizer().content
-    assert sum(map(pairs.num_pairs, pairs.splits)) == 200
-    languages = (direction[1:] or "en-de").split("-")
-    meanings = {
-        split: {m for s, _ in texts_of(pairs, split) for m in numerals.parse(s, languages[0])}
-        for split in pairs.splits
-    }
-    assert not meanings["train"] & (meanings["valid"] | meanings["test"])
-    for source, target in texts_of(pairs, "valid"):
-        assert numerals.check(source, target, direction[1:] or "en-de").is_right
-    assert pairs.source.summary("train").unknown == pairs.target.summary("train").unknown == 0
-
-
 def test_one_vocabulary_learnt_from_both_sides(corpus):
     pairs = prepared(corpus, tokenizer="sentencepiece", vocab_size=320)
-    pieces = {pairs.tokenizer.piece(token) for token in range(pairs.vocab_size)}
+    pieces = {pairs.tokenizer.piece(token) for token in range(pairs.tokenizer.vocab_size)}
     assert {"h", "H", "l", "s"} <= {piece.strip("▁")[:1] for piece in pieces}
     assert pairs.source.tokenizer_hash == pairs.target.tokenizer_hash == pairs.tokenizer_hash
     assert texts_of(pairs, "test")[0] in list(zip(ENGLISH, GERMAN, strict=True))
@@ -174,52 +150,30 @@ def test_words_are_learnt_from_train_pairs_alone(corpus):
         assert side.summary("valid").unknown > 0
 
 
-# Filters
+# Pairs with an empty side
 
 
 def test_what_is_left_out_is_counted(corpus):
-    (corpus / "a.en").write_text("\n".join(["abc", "", "abcdef", "ab", "abcd", " ", "abcde"]))
-    (corpus / "a.de").write_text("\n".join(["xyz", "x", "x", "xyzxyz", "xyzxyzx", "", "xyzzy"]))
+    (corpus / "a.en").write_text("\n".join(["abc", "", "abcdef", "ab", " ", "abcde"]))
+    (corpus / "a.de").write_text("\n".join(["xyz", "x", "x", "\t", "", "xyzzy"]))
     console = Console(file=StringIO(), width=200)
-    limits = {"max_source_length": 6, "max_target_length": 7, "max_ratio": 2.0}
     changes = {"target_source": str(corpus / "a.de"), "valid_share": 0.0, "test_share": 0.0}
-    pairs = prepared(corpus, console=console, **changes, **limits)
-    assert texts_of(pairs, "train") == [("abc", "xyz"), ("abcde", "xyzzy")]
-    assert pairs.counts("train") == {"kept": 2, "empty": 2, "too_long": 2, "bad_ratio": 1}
-    said = "train: 2 kept, 2 empty, 2 too long, 1 bad ratio;"
-    assert said in console.file.getvalue()
-    assert json.loads((pairs.path / "dataset.json").read_text())["config"]["max_ratio"] == 2.0
+    pairs = prepared(corpus, console=console, **changes)
+    assert texts_of(pairs, "train") == [("abc", "xyz"), ("abcdef", "x"), ("abcde", "xyzzy")]
+    assert pairs.counts("train") == {"kept": 3, "empty": 3}
+    assert "train: 3 kept, 3 empty;" in console.file.getvalue()
 
 
-def test_what_is_held_out_stays_whole(corpus):
+def test_what_is_held_out_is_counted_by_itself(corpus):
     (corpus / "t.en").write_text("a very long sentence\n\nshort\n")
     (corpus / "t.de").write_text("kurz\nleer\nein sehr langer Satz\n")
     held_out = {"test_source": str(corpus / "t.en"), "test_target_source": str(corpus / "t.de")}
-    pairs = prepared(corpus, **held_out, max_source_length=20, max_ratio=1.5)
+    pairs = prepared(corpus, **held_out)
     assert texts_of(pairs, "test") == [
         ("a very long sentence", "kurz"), ("short", "ein sehr langer Satz"),
     ]  # fmt: skip
-    assert pairs.counts("test") == {"kept": 2, "empty": 1, "too_long": 0, "bad_ratio": 0}
-    assert pairs.counts("train")["too_long"] > 0 < pairs.counts("train")["bad_ratio"]
-
-
-@given(
-    lengths=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1),
-    limits=st.tuples(*[st.none() | st.integers(1, 9)] * 2, st.none() | st.floats(1, 4)),
-)
-def test_outcomes_one_by_one(lengths, limits):
-    names = ("max_source_length", "max_target_length", "max_ratio")
-    config = PrepareConfig(source="numerals", **dict(zip(names, limits, strict=True)))
-    outcomes = outcomes_of(list(np.array(lengths).T), np.ones(len(lengths), bool), config)
-    for (source, target), outcome in zip(lengths, outcomes, strict=True):
-        longer, shorter = max(source, target) - 1, max(min(source, target) - 1, 1)
-        if not source or not target:
-            wanted = "empty"
-        elif source > (limits[0] or 99) or target > (limits[1] or 99):
-            wanted = "too_long"
-        else:
-            wanted = "bad_ratio" if limits[2] and longer > limits[2] * shorter else "kept"
-        assert OUTCOMES[outcome] == wanted
+    assert pairs.counts("test") == {"kept": 2, "empty": 1}
+    assert pairs.counts("train")["empty"] == 0
 
 
 # The same bytes, whatever happens
@@ -233,7 +187,7 @@ def test_workers_and_chunks_do_not_change_the_result(corpus, monkeypatch):
 
 
 def test_going_on_after_an_interruption(corpus, monkeypatch):
-    whole = prepared(corpus, shard_tokens=2000, max_ratio=3.0)
+    whole = prepared(corpus, shard_tokens=2000)
     monkeypatch.setattr(encoding, "CHUNK_CHARACTERS", 400)
     monkeypatch.setattr("cdcd.data.prepare.preparation.SAVE_EVERY", 1500)
     append, calls = SplitWriter.append, []
@@ -247,11 +201,11 @@ def test_going_on_after_an_interruption(corpus, monkeypatch):
     with monkeypatch.context() as context:
         context.setattr("cdcd.data.prepare.writing.SplitWriter.append", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            prepared(corpus, "other", shard_tokens=2000, max_ratio=3.0)
+            prepared(corpus, "other", shard_tokens=2000)
     assert json.loads((corpus / "other" / ".progress.json").read_text())["documents"] > 0
     with pytest.raises(ValueError, match=r"other is not finished; go on with the command"):
         PreparedPairs(corpus / "other")
-    other = prepared(corpus, "other", shard_tokens=2000, max_ratio=3.0)
+    other = prepared(corpus, "other", shard_tokens=2000)
     assert contents(other.path) == contents(whole.path)
 
 
@@ -262,26 +216,22 @@ def test_going_on_after_an_interruption(corpus, monkeypatch):
     ("changes", "message"),
     [
         ({"target_source": "{place}/short.de"},
-         r"a.en has 400 lines, .*short.de has 2: line n of one must be the translation"),
-        ({"source": "{place}/short.de"}, r"short.de has 2 lines, .*a.de.xz has 400"),
+         r"short.de has 2 lines, .*a.en has more: line n of one must be the translation"),
+        ({"source": "{place}/short.de"}, r"short.de has 2 lines, .*a.de.xz has more"),
         ({"target_source": "{place}/absent"}, r"there is no source '.*absent'"),
         ({"target_source": "{place}/empty.de"}, r"a.en, .*empty.de holds no text"),
         ({"source": "{place}/x.tsv", "target_source": None, "column": "en", "target_column": "fr"},
-         r"x.tsv has no column 'fr'; its first line has 2: en, de"),
+         r"x.tsv, line 2: no field 'fr'; the fields are: 1, 2, en, de"),
         ({"source": "{place}/x.tsv", "target_source": None, "column": "1", "target_column": "3"},
-         r"x.tsv, line 1: column 3 is missing, there are 2"),
+         r"x.tsv, line 1: no field '3'; the fields are: 1, 2"),
         ({"target_source": None, "column": "en", "target_column": "de"},
          r"a.en is plain text and has no column 'en'"),
         ({"source": "{place}/x.tsv", "target_source": None, "target_column": "de"},
          r"column is None and target_column 'de': name two columns"),
         ({"source": "{place}/x.tsv", "target_source": None, "column": "de", "target_column": "de"},
          r"column is 'de' and target_column 'de': name two columns"),
-        ({"source": "numerals:en-fr", "target_source": None}, r"unknown direction en-fr; did you"),
-        ({"test_source": "numerals", "test_target_source": "x"}, r"numerals is a source to train"),
-        ({"target_source": None, "max_ratio": 2.0}, r"max_ratio is for pairs: say where"),
-        ({"max_ratio": 0.5}, r"max_ratio is 0.5, it must be at least 1"),
-        ({"max_source_length": 0}, r"max_source_length is 0, it must be at least 1"),
-        ({"max_source_length": 1}, r"nothing is left to train on: of it 0 kept, .* raise the limits"),
+        ({"target_source": None, "test_source": "x", "test_target_source": "y"},
+         r"test_target_source is for pairs: say where"),
         ({"valid_source": "{place}/a.en"}, r"valid_source needs valid_target_source, or target_col"),
         ({"test_target_source": "{place}/a.en"}, r"test_target_source needs test_source"),
     ],
@@ -297,8 +247,7 @@ def test_mistakes(corpus, changes, message):
     }
     with pytest.raises(ValueError, match=message):
         prepared(corpus, **changes)
-    if "max_source_length" not in changes:
-        assert contents(corpus) == before
+    assert contents(corpus) == before
 
 
 def test_a_data_set_of_pairs_is_not_one_of_texts(corpus):
@@ -312,7 +261,7 @@ def test_a_data_set_of_pairs_is_not_one_of_texts(corpus):
     ):
         PreparedPairs(pairs.path / "source")
     with pytest.raises(
-        ValueError, match=r"absent does not exist; prepare pairs with: .* --target-source"
+        ValueError, match=r"absent does not exist; prepare one with: .* \[--target-source"
     ):
         PreparedPairs(corpus / "absent")
 
@@ -338,12 +287,10 @@ def test_damage_is_noticed(corpus):
 
 def test_the_command(corpus, capsys):
     out = corpus / "set"
-    options = ["--tokenizer", "bytes", "--workers", 1, "--max-ratio", 3, "--max-source-length", 40]
+    options = ["--tokenizer", "bytes", "--workers", 1]
     files = ["--source", corpus / "a.en", "--target-source", corpus / "a.de.xz"]
     assert cdcd_main("data", "prepare", *files, *options, "--out", out) == 0
-    said = capsys.readouterr().out
-    assert "train: " in said
-    assert "too long" in said
+    assert "train: 39" in capsys.readouterr().out
     assert cdcd_main("data", "verify", out) == 0
     assert "set is whole: train, valid" in capsys.readouterr().out
 

@@ -203,7 +203,7 @@ def test_splits_depend_on_seed_and_group_alone():
         ({"source": "{place}/empty.txt"}, r"empty.txt holds no text"),
         ({"source": "{place}/folder"}, r"folder holds no text"),
         ({"source": "{place}/cut.txt.xz"}, r"cut.txt.xz is damaged or cut short"),
-        ({"source": "{place}/pairs.tsv", "column": "fr"}, r"no column 'fr'; .* en, de"),
+        ({"source": "{place}/pairs.tsv", "column": "fr"}, r"no field 'fr'; .* en, de"),
         ({"source": "{place}/rows.jsonl"}, r"rows.jsonl, line 1: no field 'text'; .* body"),
         ({"valid_source": "{place}/empty.txt"}, r"empty.txt holds no text"),
         ({"tokenizer": "sentencepiece", "vocab_size": 200}, r"vocab_size is 200; .* need 28\d"),
@@ -264,7 +264,7 @@ def test_nothing_left_to_train_on(tmp_path):
         ]
     )
     with pytest.raises(
-        ValueError, match=r"nothing is left to train on: of it 0 kept, .*; add documents,"
+        ValueError, match=r"nothing is left to train on: 0 documents are empty; add documents or"
     ):
         prepared(tmp_path / "x.txt", tmp_path / "set", valid_share=0.8, seed=seed)
 
@@ -285,6 +285,6 @@ def test_a_worker_that_dies(corpus, tmp_path, monkeypatch):
 def test_every_setting_is_an_option_with_help():
     parser = Parser(prog="prepare")
     add_options(parser, PrepareConfig)
-    options = parser.parse_args(["--source", "x", "--max-documents", "5", "--header", "true"])
-    assert (options.source, options.max_documents, options.header) == ("x", 5, True)
+    options = parser.parse_args(["--source", "x", "--max-documents", "5"])
+    assert (options.source, options.max_documents) == ("x", 5)
     assert set(field_docs(PrepareConfig)) == set(PrepareConfig.__dataclass_fields__)

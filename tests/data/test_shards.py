@@ -70,7 +70,7 @@ def test_documents_are_those_of_the_corpus(dataset):
     assert sorted(texts) == sorted(TEXTS)
     assert all(document[-1] == EOS for document in stored(dataset, "train"))
     assert dataset.splits == ("train", "valid")
-    assert dataset.vocab_size == 7
+    assert dataset.tokenizer.vocab_size == 7
     assert dataset.tokenizer_hash == tokenizer_hash(dataset.tokenizer)
     summary = dataset.summary("train")
     assert summary.documents == len(stored(dataset, "train"))

@@ -606,7 +606,7 @@ def test_files_and_the_default_folder(place, capfd):
         (("run", "--judge", "text"), "--judge: not for translators; leave it out"),
         (("run", "--num-samples", 8), "--num-samples: not for translators"),
         (("run", "--source", "a.en"), "--source FILE and --reference FILE: give both"),
-        (("run", "--source", "a.en", "--reference", "b.de"), "a.en has 30 lines, .*b.de has 28:"),
+        (("run", "--source", "a.en", "--reference", "b.de"), "b.de has 28 lines, .*a.en has more:"),
         (("run", "--split", "judge"), "numerals have no split 'judge'; choose test or valid"),
         (("run", "--counts", "1,x"), "'1,x' is not INT,INT, such as 1,10"),
         (("run", "--counts", "0"), r"counts are \[0\]; give numbers of samples from 1 on"),

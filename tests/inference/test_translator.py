@@ -119,12 +119,21 @@ def test_it_learns_from_numerals(tmp_path, model, languages):
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
     """A prepared data set of pairs."""
-    path = tmp_path_factory.mktemp("pairs") / "set"
+    folder = tmp_path_factory.mktemp("pairs")
+    (folder / "tokenizer").mkdir()
+    numerals_tokenizer().save(folder / "tokenizer")
+    rows = map("\t".join, numerals.sample_pairs(300, seed=0))
+    (folder / "pairs.tsv").write_text("\n".join(rows))
     config = PrepareConfig(
-        source="numerals", tokenizer="words", max_documents=300, valid_share=0.1, workers=1
+        source=str(folder / "pairs.tsv"),
+        column="1",
+        target_column="2",
+        tokenizer=str(folder),
+        valid_share=0.1,
+        workers=1,
     )
-    prepare(config, path, console=Console(file=StringIO()))
-    return PreparedPairs(path)
+    prepare(config, folder / "set", console=Console(file=StringIO()))
+    return PreparedPairs(folder / "set")
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -17,6 +17,7 @@ from cdcd.languages import markov_chain, tales
 from cdcd.seeding import generator_for
 
 BUILT_IN = ("markov", "tales")
+BUILT_IN_PAIRS = "numerals"
 Layout = Literal["documents", "stream"]
 
 

@@ -13,7 +13,12 @@ DIR/tokenizer/              the tokenizer of both sides
 DIR/source/, DIR/target/    each a data set as above
 """
 
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cdcd.files import read_json
 
 FORMAT = 1
 DESCRIPTION = "dataset.json"
@@ -22,9 +27,9 @@ SPLITS = ("train", "valid", "test", "judge")
 SIDES = ("source", "target")
 
 
-@dataclass(frozen=True)
-class SplitSummary:
-    """The contents of a split, in numbers."""
+@dataclass
+class SplitContent:
+    """The contents of a split, of which a preparation has written a part."""
 
     documents: int = 0
     tokens: int = 0
@@ -35,3 +40,27 @@ class SplitSummary:
     """Unknown tokens."""
     undecodable: int = 0
     """Bytes that are not UTF-8."""
+    shards: list[dict[str, Any]] = field(default_factory=list)
+    """The name, tokens and documents of each shard, and, once it is complete, the SHA-256 of its files."""
+
+
+def file_sizes(shard: dict[str, Any], token_bytes: int) -> dict[str, int]:
+    """Returns the bytes of the files of a shard, by their suffixes."""
+    return {"tokens": shard["tokens"] * token_bytes, "ends": shard["documents"] * 8}
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Returns the description of a finished data set."""
+    file = path / DESCRIPTION
+    if not file.is_file():
+        problem = "does not exist"
+        if (path / PROGRESS).is_file():
+            problem = "is not finished; go on with the command that began it"
+        elif path.exists():
+            problem = "is not a prepared data set (no dataset.json in it)"
+        options = f"--source PATH [--target-source PATH] --out {shlex.quote(str(path))}"
+        raise ValueError(f"{path} {problem}; prepare one with: cdcd data prepare {options}")
+    described = read_json(file)
+    if (present := described.get("format")) != FORMAT:
+        raise ValueError(f"{file} is of format {present}, this version of cdcd reads {FORMAT}")
+    return described

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cdcd.data.dataset_files import DESCRIPTION, PROGRESS, SIDES
-from cdcd.data.sequences import Indices, InMemory, Sequences, TokenDataset, is_dataset
+from cdcd.data.dataset_files import DESCRIPTION, PROGRESS, SIDES, read_description
+from cdcd.data.sequences import Indices, InMemory, Sequences, TokenDataset
 from cdcd.data.tokenizers import Tokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.files import file_hash, read_json
@@ -26,20 +26,10 @@ class PairDataset:
         if len(sources) != len(targets):
             raise ValueError(f"there are {len(sources):,} sources and {len(targets):,} targets")
         self.sources, self.targets = sources, targets
+        self.source_length, self.target_length = sources.length, targets.length
+        self.length = self.source_length + self.target_length
         self.num_dropped = num_dropped
         """Pairs that did not fit."""
-
-    @property
-    def source_length(self) -> int:
-        return self.sources.length
-
-    @property
-    def target_length(self) -> int:
-        return self.targets.length
-
-    @property
-    def length(self) -> int:
-        return self.source_length + self.target_length
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -85,28 +75,21 @@ def holds_pairs(path: str | Path) -> bool:
     return (folder / PROGRESS).is_file() and (folder / SIDES[0]).is_dir()
 
 
-def _no_pairs(path: Path) -> ValueError:
-    """Returns the error of a path that should hold pairs."""
-    problem = "does not exist"
-    if path.exists():
-        problem = "holds single texts, no pairs" if is_dataset(path) else "is no prepared data set"
-    command = "cdcd data prepare --source PATH --target-source PATH --out FOLDER"
-    return ValueError(f"{path} {problem}; prepare pairs with: {command}")
-
-
 class PreparedPairs:
     """A prepared data set of pairs; opening it checks the sides, their sizes and the tokenizers."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
-        if not holds_pairs(self.path):
-            raise _no_pairs(self.path)
-        if not (self.path / DESCRIPTION).is_file():
-            raise ValueError(f"{self.path} is not finished; go on with the command that began it")
-        self._described = read_json(self.path / DESCRIPTION)
+        self._described = read_description(self.path)
+        if "sides" not in self._described:
+            raise ValueError(
+                f"{self.path} holds single texts, no pairs; prepare pairs with: cdcd data prepare "
+                f"--source PATH --target-source PATH --out FOLDER"
+            )
         self.source, self.target = (TokenDataset(self.path / side) for side in SIDES)
-        self.tokenizer: Tokenizer = self.source.tokenizer
-        self.tokenizer_hash, self.vocab_size = self.source.tokenizer_hash, self.source.vocab_size
+        self.tokenizer, self.tokenizer_hash = self.source.tokenizer, self.source.tokenizer_hash
+        self.splits = self.source.splits
+        """The splits that hold pairs."""
         for side in (self.source, self.target):
             present = file_hash(side.path / DESCRIPTION)
             if present != self._described["sides"][side.path.name]:
@@ -114,11 +97,6 @@ class PreparedPairs:
                     f"{side.path} is not the side that was prepared with {self.path}: its dataset.json "
                     f"has SHA-256 {present}; put the right one back or prepare the data again"
                 )
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that hold pairs."""
-        return self.source.splits
 
     def num_pairs(self, split: str) -> int:
         return self.source.num_documents(split)

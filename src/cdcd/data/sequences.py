@@ -4,22 +4,27 @@ The operating system keeps in memory what is used. Documents never cross shards,
 sequences.
 """
 
-import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int, Int64, UInt, UInt64
 from torch import Tensor
 
-from cdcd.data.dataset_files import DESCRIPTION, FORMAT, PROGRESS, SplitSummary
+from cdcd.data.dataset_files import (
+    DESCRIPTION,
+    PROGRESS,
+    SplitContent,
+    file_sizes,
+    read_description,
+)
 from cdcd.data.order import ROUNDS, keys_for, mix, permuted
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_hash
 from cdcd.data.vocabulary import PAD
-from cdcd.files import file_hash, read_json
+from cdcd.files import file_hash
 
 Indices: TypeAlias = Int64[np.ndarray, " rows"] | Int[Tensor, " rows"]
 
@@ -167,11 +172,20 @@ class TokenDataset:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
-        self._described = _describe(self.path)
-        self.tokenizer_hash: str = self._described["tokenizer"]["hash"]
-        self.vocab_size: int = self._described["tokenizer"]["vocab_size"]
-        self.dtype = np.dtype(self._described["dtype"]).newbyteorder("<")
+        described = read_description(self.path)
+        if "sides" in described:
+            raise ValueError(
+                f"{self.path} holds pairs, for models that translate; a data set of single texts is each "
+                f"of its sides: {', '.join(str(self.path / side) for side in described['sides'])}"
+            )
         self.tokenizer: Tokenizer = load_tokenizer(self.path / "tokenizer")
+        self.tokenizer_hash: str = described["tokenizer"]["hash"]
+        self.dtype = np.dtype(described["dtype"]).newbyteorder("<")
+        self._contents = {
+            name: SplitContent(**split) for name, split in described["splits"].items()
+        }
+        self.splits = tuple(self._contents)
+        """The splits that hold documents."""
         self._opened: dict[str, list[_Shard]] = {}
         self._check()
 
@@ -200,44 +214,29 @@ class TokenDataset:
 
     def _files(self) -> Iterator[tuple[Path, int, str]]:
         """Yields each file of each shard with its size in bytes and its SHA-256."""
-        for split in self._described["splits"].values():
-            for shard in split["shards"]:
-                sizes = {
-                    "tokens": shard["tokens"] * self.dtype.itemsize,
-                    "ends": shard["documents"] * 8,
-                }
-                for suffix, size in sizes.items():
-                    yield self.path / f"{shard['name']}.{suffix}", size, shard["sha256"][suffix]
+        for shard in (shard for content in self._contents.values() for shard in content.shards):
+            for suffix, size in file_sizes(shard, self.dtype.itemsize).items():
+                yield self.path / f"{shard['name']}.{suffix}", size, shard["sha256"][suffix]
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that hold documents."""
-        return tuple(name for name, split in self._described["splits"].items() if split["shards"])
-
-    def summary(self, split: str) -> SplitSummary:
+    def summary(self, split: str) -> SplitContent:
         """Returns the contents of a split, in numbers."""
-        content = self._split(split)
-        return SplitSummary(**{field.name: content[field.name] for field in fields(SplitSummary)})
+        if split not in self._contents:
+            raise ValueError(
+                f"{self.path} has no documents in a split {split!r}; it has {', '.join(self.splits)}"
+            )
+        return self._contents[split]
 
     def num_documents(self, split: str) -> int:
         return self.summary(split).documents
 
-    def _split(self, split: str) -> dict[str, Any]:
-        if split not in self.splits:
-            raise ValueError(
-                f"{self.path} has no documents in a split {split!r}; it has {', '.join(self.splits)}"
-            )
-        return self._described["splits"][split]
-
     def _shards(self, split: str) -> list[_Shard]:
         if split not in self._opened:
-            files = [self.path / shard["name"] for shard in self._split(split)["shards"]]
             self._opened[split] = [
                 _Shard(
-                    np.memmap(file.with_name(f"{file.name}.tokens"), dtype=self.dtype, mode="r"),
-                    np.memmap(file.with_name(f"{file.name}.ends"), dtype="<i8", mode="r"),
+                    np.memmap(self.path / f"{shard['name']}.tokens", dtype=self.dtype, mode="r"),
+                    np.memmap(self.path / f"{shard['name']}.ends", dtype="<i8", mode="r"),
                 )
-                for file in files
+                for shard in self.summary(split).shards
             ]
         return self._opened[split]
 
@@ -305,24 +304,3 @@ def _one_each(shard: _Shard, length: int) -> _Spans:
     chunk = np.arange(len(first)) - first
     starts = np.repeat(starts, counts) + chunk * length
     return _Spans(shard.tokens, starts, np.repeat(ends, counts), length)
-
-
-def _describe(path: Path) -> dict[str, Any]:
-    file = path / DESCRIPTION
-    if not file.is_file():
-        problem = "does not exist"
-        if (path / PROGRESS).is_file():
-            problem = "is not finished; go on with the command that began it"
-        elif path.exists():
-            problem = "is not a prepared data set (no dataset.json in it)"
-        command = f"cdcd data prepare --source PATH --out {shlex.quote(str(path))}"
-        raise ValueError(f"{path} {problem}; prepare one with: {command}")
-    described = read_json(file)
-    if "sides" in described:
-        raise ValueError(
-            f"{path} holds pairs, for models that translate; a data set of single texts is each of its "
-            f"sides: {', '.join(str(path / side) for side in described['sides'])}"
-        )
-    if (present := described.get("format")) != FORMAT:
-        raise ValueError(f"{file} is of format {present}, this version of cdcd reads {FORMAT}")
-    return described

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from cdcd.config import RunConfig
+from cdcd.data.corpus import BUILT_IN_PAIRS
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs
-from cdcd.data.prepare.reading import Documents
-from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS, ParallelDocuments
+from cdcd.data.prepare.reading import Documents, ParallelDocuments
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.evaluation.held_out import training_sequences
 from cdcd.evaluation.shared_documents import letters

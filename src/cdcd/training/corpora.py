@@ -6,6 +6,7 @@ from pathlib import Path
 from cdcd.config import DataConfig, RunConfig
 from cdcd.data.corpus import (
     BUILT_IN,
+    BUILT_IN_PAIRS,
     Split,
     built_in_documents,
     make_tokenizer,
@@ -14,7 +15,6 @@ from cdcd.data.corpus import (
     to_sequences,
 )
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs, pairs_in_memory
-from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS
 from cdcd.data.sequences import InMemory, Sequences, TokenDataset, is_dataset
 from cdcd.data.subword_sampling import SubwordSampledPairs
 from cdcd.data.tokenizers import Tokenizer, numerals_tokenizer, tokenizer_hash

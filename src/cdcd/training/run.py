@@ -8,9 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from cdcd.config import RunConfig
-from cdcd.data.corpus import BUILT_IN
+from cdcd.data.corpus import BUILT_IN, BUILT_IN_PAIRS
 from cdcd.data.pairs import PairDataset
-from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS
 from cdcd.settings import flatten, override
 from cdcd.training.checkpoint import (
     Checkpoint,

@@ -4,11 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cdcd.data.prepare.reading import Unit
-from cdcd.data.prepare.reading_pairs import is_built_in
 from cdcd.settings import check_ranges
 
-LIMITS = ("max_source_length", "max_target_length", "max_ratio")
-ONLY_PAIRS = ("valid_target_source", "test_target_source", *LIMITS)
 SHARES = ("valid_share", "test_share", "judge_share")
 POSITIVE = ("group_size", "shard_tokens", "tokenizer_bytes", "max_documents", "workers")
 
@@ -18,19 +15,18 @@ class PrepareConfig:
     """A corpus, and how it becomes tokens."""
 
     source: str
-    """A file, a folder or hf:NAME[:CONFIG][:SPLIT]; text, .jsonl, .tsv, .csv or .parquet, also compressed. Or
-    pairs: numerals[:en-de|:de-en] (built in), or with target_source or target_column."""
+    """A file, a folder or hf:NAME[:CONFIG][:SPLIT]; text, .jsonl, .tsv, .csv or .parquet, also compressed. With
+    target_source or target_column: the side of pairs that is translated."""
     target_source: str | None = None
     """The translations: line n of it is the translation of line n of the source."""
     unit: Unit = "auto"
     """A document of a text file: its `line`, its text between blank lines (`blank-line`) or the `file`; `auto`:
     rows of tables, files of a folder, lines of a file."""
     column: str | None = None
-    """The column of a table that holds the text: a name (`text` if not given), `outer.inner`, or a number from 1."""
+    """The column of a table that holds the text: a name (`text` if not given), `outer.inner`, or a number
+    from 1. Names of a .tsv or .csv are in its first line, which is a row where all columns are numbers."""
     target_column: str | None = None
     """The column of the translations; without target_source they are in the table of the source."""
-    header: bool | None = None
-    """True where the first line of a .tsv or .csv names the columns; if not given: where a column is a name."""
     tokenizer: str = "sentencepiece"
     """`sentencepiece`, `words`, `symbols` or `bytes`; or one to take over: a run, a data set, a .model file."""
     vocab_size: int = 32_000
@@ -51,13 +47,6 @@ class PrepareConfig:
     """The translations of valid_source, where they are not in its target_column."""
     test_target_source: str | None = None
     """The translations of test_source, where they are not in its target_column."""
-    max_source_length: int | None = None
-    """Most tokens of a source that is trained on, its end included; longer pairs are left out."""
-    max_target_length: int | None = None
-    """Most tokens of a target that is trained on, its end included; longer pairs are left out."""
-    max_ratio: float | None = None
-    """Largest ratio of the tokens of the longer side to those of the shorter side in training; other pairs are left
-    out."""
     group_size: int = 1
     """Number of successive documents that always fall into the same split, such as captions of one picture."""
     max_documents: int | None = None
@@ -70,17 +59,11 @@ class PrepareConfig:
     """Seed of the splits and of the sample that SentencePiece learns from."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, at_least={1: (*POSITIVE, *LIMITS)}, below_one=SHARES)
+        check_ranges(self, at_least={1: POSITIVE}, below_one=SHARES)
         if sum(self.shares) >= 1:
             raise ValueError(
                 f"the shares of valid, test and judge sum to {sum(self.shares):g}; they must leave "
                 f"documents to train on: lower them to a sum below 1"
-            )
-        given = [name for name in ONLY_PAIRS if getattr(self, name) is not None]
-        if given and not self.is_pairs:
-            raise ValueError(
-                f"{given[0]} is for pairs: say where the translations are with target_source or "
-                f"target_column"
             )
         if self.target_column and not self.target_source:
             self._check_columns()
@@ -96,19 +79,20 @@ class PrepareConfig:
 
     def _check_held_out(self, source: str, target: str) -> None:
         given, translations = getattr(self, source), getattr(self, target)
-        if given is None and translations is not None:
-            raise ValueError(f"{target} needs {source}, the side that is translated")
-        if given is not None and is_built_in(given):
+        if translations and not self.is_pairs:
             raise ValueError(
-                f"numerals is a source to train on, which gives its share to {source}; leave it out"
+                f"{target} is for pairs: say where the translations are with target_source or "
+                f"target_column"
             )
+        if translations and not given:
+            raise ValueError(f"{target} needs {source}, the side that is translated")
         if self.is_pairs and given and not (translations or self.target_column):
             raise ValueError(f"{source} needs {target}, or target_column where it is a table")
 
     @property
     def is_pairs(self) -> bool:
         """True where a document has a source and a target."""
-        return bool(self.target_source or self.target_column or is_built_in(self.source))
+        return bool(self.target_source or self.target_column)
 
     @property
     def shares(self) -> tuple[float, float, float]:

@@ -10,6 +10,7 @@ which is written to a data set of its own.
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,27 +21,14 @@ from rich.console import Console
 from rich.status import Status
 
 from cdcd._version import __version__
-from cdcd.data.dataset_files import DESCRIPTION, FORMAT, PROGRESS, SIDES, SPLITS
+from cdcd.data.dataset_files import DESCRIPTION, FORMAT, PROGRESS, SIDES, SPLITS, SplitContent
 from cdcd.data.order import keys_for, mix
 from cdcd.data.prepare.config import PrepareConfig
 from cdcd.data.prepare.encoding import Encoded, available_cores, chunked, encode_in_order
-from cdcd.data.prepare.progress import OUTCOMES, Progress, in_words, outcomes_of, report
-from cdcd.data.prepare.reading import Documents, Source, is_table
-from cdcd.data.prepare.reading_pairs import (
-    BUILT_IN_COUNT,
-    BuiltInPairs,
-    ParallelDocuments,
-    is_built_in,
-)
-from cdcd.data.prepare.writing import SplitProgress, SplitWriter
+from cdcd.data.prepare.reading import Documents, ParallelDocuments, Source, is_table
+from cdcd.data.prepare.writing import Progress, SplitWriter
 from cdcd.data.tokenizer_learning import LEARNERS, learn_tokenizer
-from cdcd.data.tokenizers import (
-    Tokenizer,
-    load_tokenizer,
-    numerals_tokenizer,
-    token_dtype,
-    tokenizer_hash,
-)
+from cdcd.data.tokenizers import Tokenizer, load_tokenizer, token_dtype, tokenizer_hash
 from cdcd.files import file_hash, write_json
 
 SAVE_EVERY = 32_000_000
@@ -91,8 +79,6 @@ def _sources(config: PrepareConfig) -> Sources:
 
 
 def _source(config: PrepareConfig, source: str, target: str | None) -> Source:
-    if is_built_in(source):
-        return _built_in(config)
     if target is not None:
         return ParallelDocuments(
             _documents(config, source, config.column),
@@ -101,18 +87,11 @@ def _source(config: PrepareConfig, source: str, target: str | None) -> Source:
     return _documents(config, source, config.column, *[config.target_column] * config.is_pairs)
 
 
-def _built_in(config: PrepareConfig) -> BuiltInPairs:
-    """Returns pairs of which no meaning is both trained on and in `valid` or `test`."""
-    splits = splits_of(np.arange(config.max_documents or BUILT_IN_COUNT), config)
-    is_held_out = np.isin(splits, [SPLITS.index("valid"), SPLITS.index("test")])
-    return BuiltInPairs(config.source, is_held_out.tolist(), seed=config.seed)
-
-
 def _documents(config: PrepareConfig, source: str, *columns: str | None) -> Documents:
     is_held_out = source not in (config.source, config.target_source)
     if config.is_pairs and is_held_out and not is_table(source):
         columns = (None,)  # text that is held out may stand beside a table to train on
-    return Documents(source, columns=columns, unit=config.unit, header=config.header)
+    return Documents(source, columns=columns, unit=config.unit)
 
 
 # Beginning
@@ -130,7 +109,7 @@ def _begin(config: PrepareConfig, out: Path, sources: Sources, console: Console)
             (folder / "tokenizer").mkdir(parents=True)
             tokenizer.save(folder / "tokenizer")
         sizes = [source.size for source in sources.values()]
-        nothing = [{name: SplitProgress() for name in SPLITS} for _ in sides]
+        nothing = [{name: SplitContent() for name in SPLITS} for _ in sides]
         Progress(config.defining, sizes, nothing).save(building)
         building.rename(out)
     except OSError as error:
@@ -157,8 +136,6 @@ def _make_tokenizer(config: PrepareConfig, source: Source, console: Console) -> 
     """Takes a tokenizer over, or learns one from what is trained on, both sides of it."""
     if config.tokenizer not in LEARNERS:
         return load_tokenizer(Path(config.tokenizer).expanduser())
-    if config.tokenizer == "words" and is_built_in(config.source):
-        return numerals_tokenizer()
     options = {}
     if config.tokenizer == "sentencepiece":
         options = {"num_bytes": config.tokenizer_bytes, "seed": config.seed}
@@ -196,12 +173,15 @@ class _Preparation:
         self._check_progress()
         self.tokenizer = load_tokenizer(out / "tokenizer")
         self.dtype = token_dtype(self.tokenizer.vocab_size)
+        self.folders = _side_folders(config, out)
         self.writers = [
             [
-                SplitWriter(folder, name, split, dtype=self.dtype, shard_tokens=config.shard_tokens)
-                for name, split in side.items()
+                SplitWriter(
+                    folder, name, content, dtype=self.dtype, shard_tokens=config.shard_tokens
+                )
+                for name, content in side.items()
             ]
-            for folder, side in zip(_side_folders(config, out), self.progress.sides, strict=True)
+            for folder, side in zip(self.folders, self.progress.sides, strict=True)
         ]
         self._saved_bytes = self.progress.num_bytes
 
@@ -244,20 +224,16 @@ class _Preparation:
                 self._save()
 
     def _write(self, sides: list[Encoded], split: str | None) -> None:
+        """Writes each document to its split; one with an empty side is left out and counted."""
         first, count = self.progress.documents, len(sides[0].lengths)
         splits = splits_of(np.arange(first, first + count), self.config)
         if split is not None:
             splits[:] = SPLITS.index(split)
-        # What is held out stays whole: a score is of all of it.
-        is_limited = np.isin(splits, [SPLITS.index("train"), SPLITS.index("judge")])
-        outcomes = outcomes_of([side.lengths for side in sides], is_limited, self.config)
-        is_kept = outcomes == OUTCOMES.index("kept")
-        for index, counts in enumerate(self.progress.outcomes.values()):
+        is_empty = np.any([side.lengths == 0 for side in sides], axis=0)
+        for index, name in enumerate(SPLITS):
             for writers, side in zip(self.writers, sides, strict=True):
-                writers[index].append(side, (splits == index) & is_kept)
-            numbers = np.bincount(outcomes[splits == index], minlength=len(OUTCOMES))
-            for outcome, number in zip(OUTCOMES, numbers.tolist(), strict=True):
-                counts[outcome] += number
+                writers[index].append(side, (splits == index) & ~is_empty)
+            self.progress.empty[name] += int(((splits == index) & is_empty).sum())
         self.progress.documents += count
 
     def _save(self) -> None:
@@ -269,29 +245,24 @@ class _Preparation:
 
     def _finish(self) -> None:
         progress, config = self.progress, self.config
-        if not progress.outcomes["train"]["kept"]:
+        kept = {name: content.documents for name, content in progress.sides[0].items()}
+        if not kept["train"]:
             raise ValueError(
-                f"nothing is left to train on: of it {in_words(progress.outcomes['train'])}; add "
-                f"documents, raise the limits or lower the shares"
+                f"nothing is left to train on: {progress.empty['train']:,} documents are empty; add "
+                f"documents or lower the shares"
             )
-        for folder, side, writers in zip(
-            _side_folders(config, self.out), progress.sides, self.writers, strict=True
-        ):
+        for folder, side, writers in zip(self.folders, progress.sides, self.writers, strict=True):
             for writer in writers:
                 writer.close_shard()
-            splits = {
-                name: {**vars(side[name].summary), "shards": side[name].shards}
-                for name in progress.splits
-            }
-            settings = {"dtype": self.dtype.name, "config": config.defining}
-            num_empty = sum(counts["empty"] for counts in progress.outcomes.values())
-            self._describe(folder, **settings, empty=num_empty, splits=splits)
+            splits = {name: asdict(content) for name, content in side.items() if kept[name]}
+            num_empty = sum(progress.empty.values())
+            self._describe(folder, dtype=self.dtype.name, empty=num_empty, splits=splits)
         if config.is_pairs:
             hashes = {side: file_hash(self.out / side / DESCRIPTION) for side in SIDES}
-            pairs = {name: c for name, c in progress.outcomes.items() if any(c.values())}
-            self._describe(self.out, config=config.defining, sides=hashes, pairs=pairs)
+            pairs = {name: {"kept": kept[name], "empty": progress.empty[name]} for name in SPLITS}
+            self._describe(self.out, sides=hashes, pairs=pairs)
         (self.out / PROGRESS).unlink()
-        report(progress, config, self.console)
+        self._report()
 
     def _describe(self, folder: Path, **contents: Any) -> None:
         """Writes the description of a data set, which makes it whole."""
@@ -301,4 +272,22 @@ class _Preparation:
             "vocab_size": self.tokenizer.vocab_size,
         }
         about = {"format": FORMAT, "cdcd_version": __version__, "tokenizer": tokenizer}
-        write_json(folder / DESCRIPTION, about | contents)
+        write_json(folder / DESCRIPTION, about | {"config": self.config.defining} | contents)
+
+    def _report(self) -> None:
+        """Prints what was prepared, and what was left out."""
+        for name, share in zip(SPLITS, (0.0, *self.config.shares), strict=True):
+            sides = [side[name] for side in self.progress.sides]
+            num_empty, kept = self.progress.empty[name], sides[0].documents
+            tokens = " + ".join(f"{side.tokens:,}" for side in sides)
+            size = " + ".join(f"{side.bytes / 1e6:,.1f}" for side in sides)
+            if kept or num_empty:
+                line = f"{name}: {kept:,} kept, {num_empty:,} empty; {tokens} tokens, {size} MB"
+                self.console.print(line, highlight=False)
+            unknown, undecodable = sum(s.unknown for s in sides), sum(s.undecodable for s in sides)
+            if unknown or undecodable:
+                self.console.print(
+                    f"  {unknown:,} of them unknown, {undecodable:,} bytes not UTF-8"
+                )
+            if share and not kept:
+                self.console.print(f"the split {name} is empty: raise {name}_share ({share})")

@@ -1,4 +1,4 @@
-"""Reading a corpus as a stream of rows, each a tuple of texts: one of its document, or one a language.
+"""Reading a corpus as a stream of rows, each a tuple of texts: one of its document, or a pair's two.
 
 A source is a file, a folder (all of its files, sorted by name, hidden ones left out) or a named data
 set of the Hugging Face hub, `hf:NAME[:CONFIG][:SPLIT]`. The suffix of a file says how to read it:
@@ -10,7 +10,7 @@ set of the Hugging Face hub, `hf:NAME[:CONFIG][:SPLIT]`. The suffix of a file sa
 
 and each but .parquet may be compressed: .xz, .gz, .bz2, .zst. Bytes that are not UTF-8 stay in the
 text as lone surrogates (PEP 383). Empty documents are passed on, so that the numbers of documents
-are those of the source: users leave them out.
+are those of the source: users leave them out. Two sources may be parallel, row by row.
 """
 
 import bz2
@@ -23,26 +23,16 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, TypeAlias
+from typing import Any, BinaryIO, Literal, TypeAlias
 
 Row: TypeAlias = tuple[str, ...]
+Fields: TypeAlias = tuple[str, Any]
+"""A row of a table by the names of its columns, behind the words that say where it is."""
 Unit = Literal["auto", "line", "blank-line", "file"]
 TEXT_COLUMN = "text"
 BUFFER = 1 << 20
-
-
-class Source(Protocol):
-    """Rows of texts; each iteration reads them anew."""
-
-    source: str
-    """The source as the user names it."""
-
-    size: int | None
-    """Bytes to read, where known."""
-
-    def __iter__(self) -> Iterator[Row]: ...
 
 
 class Documents:
@@ -54,10 +44,9 @@ class Documents:
         *,
         columns: Sequence[str | None] = (None,),
         unit: Unit = "auto",
-        header: bool | None = None,
         errors: str = "surrogateescape",
     ) -> None:
-        self.source, self.unit, self.header, self.errors = source, unit, header, errors
+        self.source, self.unit, self.errors = source, unit, errors
         self.columns = [column or TEXT_COLUMN for column in columns]
         self._chosen = next(filter(None, columns), None)
         if self._chosen is not None and unit != "auto":
@@ -66,10 +55,11 @@ class Documents:
             )
         self.files = [] if source.startswith("hf:") else _files(source)
         self.size = sum(file.stat().st_size for file in self.files) or None
+        """Bytes to read, where known."""
 
     def __iter__(self) -> Iterator[Row]:
         if self.source.startswith("hf:"):
-            yield from _hub_rows(self.source, self.columns)
+            yield from self._texts(_hub_rows(self.source))
         for file in self.files:
             with file.open("rb") as raw:
                 yield from self._file_rows(file, raw)
@@ -77,10 +67,10 @@ class Documents:
     def _file_rows(self, file: Path, raw: BinaryIO) -> Iterator[Row]:
         suffix, compression = _suffixes(file)
         if suffix == ".parquet":
-            return _parquet_rows(file, raw, self.columns)
+            return self._texts(_parquet_rows(file, raw, self.columns))
         lines = _Lines(file, raw, compression, self.errors)
         if self.unit == "auto" and suffix in TABLES:
-            return TABLES[suffix](lines, self.columns, self.header)
+            return self._texts(TABLES[suffix](lines, self.columns))
         if self._chosen is not None:
             raise ValueError(
                 f"{file} is plain text and has no column {self._chosen!r}; columns are for "
@@ -88,6 +78,33 @@ class Documents:
             )
         default = "file" if Path(self.source).expanduser().is_dir() else "line"
         return ((text,) for text in UNITS[default if self.unit == "auto" else self.unit](lines))
+
+    def _texts(self, rows: Iterable[Fields]) -> Iterator[Row]:
+        for where, fields in rows:
+            yield tuple(_text(fields, column, where) for column in self.columns)
+
+
+class ParallelDocuments:
+    """Two sources, document by document; unequal numbers of documents are an error."""
+
+    def __init__(self, sources: Documents, targets: Documents) -> None:
+        self.sources, self.targets = sources, targets
+        self.source = f"{sources.source}, {targets.source}"
+        self.size = sources.size + targets.size if sources.size and targets.size else None
+
+    def __iter__(self) -> Iterator[Row]:
+        for number, (source, target) in enumerate(zip_longest(self.sources, self.targets)):
+            if source is None or target is None:
+                sides = (self.sources, self.targets)
+                short, long = sides if source is None else reversed(sides)
+                raise ValueError(
+                    f"{short.source} has {number:,} lines, {long.source} has more: line n of one must "
+                    f"be the translation of line n of the other"
+                )
+            yield source + target
+
+
+Source: TypeAlias = Documents | ParallelDocuments
 
 
 def _files(source: str) -> list[Path]:
@@ -176,9 +193,13 @@ class _Lines:
                 f"iconv -f latin1 -t utf-8"
             ) from None
 
+    @property
+    def where(self) -> str:
+        return f"{self.file}, line {self.number}"
+
     def mistake(self, problem: str) -> ValueError:
         """Returns an error that names the file and the line."""
-        return ValueError(f"{self.file}, line {self.number}: {problem}")
+        return ValueError(f"{self.where}: {problem}")
 
 
 # Text
@@ -201,113 +222,43 @@ UNITS: dict[str, Callable[[_Lines], Iterator[str]]] = {
 }
 
 
-# Tables of fields by name
+# Tables
 
 
-def _json_rows(lines: _Lines, columns: Sequence[str], header: bool | None) -> Iterator[Row]:
+def _json_rows(lines: _Lines, columns: Sequence[str]) -> Iterator[Fields]:
     for line in lines.without_ends():
         if not line.strip("\ufeff \t"):
             continue
         try:
-            row = json.loads(line.removeprefix("\ufeff"))
+            yield lines.where, json.loads(line.removeprefix("\ufeff"))
         except ValueError as error:
             raise lines.mistake(f"not JSON ({error})") from None
-        fields = _fields(row, columns, f"{lines.file}, line {lines.number}")
-        yield tuple(map(_without_lone_halves, fields))
 
 
-_LONE_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-
-
-def _without_lone_halves(text: str) -> str:
-    r"""Returns a text with escapes like "\ud83d" without their other half as bytes that are not UTF-8."""
-    return _LONE_HALF.sub(
-        lambda half: half[0].encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape"),
-        text,
-    )
-
-
-def _parquet_rows(file: Path, raw: BinaryIO, columns: Sequence[str]) -> Iterator[Row]:
-    parquet = optional("pyarrow.parquet", str(file))
-    try:
-        table = parquet.ParquetFile(raw)
-    except Exception as error:
-        raise _damaged(file, error) from None
-    names = table.schema_arrow.names
-    outer = {column: column if column in names else column.split(".")[0] for column in columns}
-    for column in columns:
-        if outer[column] not in names:
-            raise ValueError(f"{file} has no column {column!r}; it has {', '.join(names)}")
-    batches = table.iter_batches(columns=sorted(set(outer.values())), batch_size=1024)
-    rows = (row for batch in batches for row in batch.to_pylist())
-    for number, row in enumerate(rows, start=1):
-        yield _fields(row, columns, f"{file}, row {number}")
-
-
-def _fields(row: Any, columns: Sequence[str], where: str) -> Row:
-    return tuple(_field(row, column, where) for column in columns)
-
-
-def _field(row: Any, column: str, where: str) -> str:
-    """Returns the text at `column`, or at `outer.inner` of nested fields; nothing where it is null."""
-    value = row
-    for name in [column] if isinstance(row, dict) and column in row else column.split("."):
-        if not isinstance(value, dict) or name not in value:
-            names = ", ".join(map(str, value)) if isinstance(value, dict) else "none"
-            raise ValueError(f"{where}: no field {column!r}; the fields are: {names}")
-        value = value[name]
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        kind = type(value).__name__
-        raise ValueError(f"{where}: the field {column!r} is not text but of type {kind}")
-    return value
-
-
-# Tables of cells by position
-
-
-def _tsv_rows(lines: _Lines, columns: Sequence[str], header: bool | None) -> Iterator[Row]:
+def _tsv_rows(lines: _Lines, columns: Sequence[str]) -> Iterator[Fields]:
     rows = (line.split("\t") if line else [] for line in lines.without_ends())
-    return _cells(rows, lines, columns, header)
+    return _cells(rows, lines, columns)
 
 
-def _csv_rows(lines: _Lines, columns: Sequence[str], header: bool | None) -> Iterator[Row]:
+def _csv_rows(lines: _Lines, columns: Sequence[str]) -> Iterator[Fields]:
     csv.field_size_limit(1 << 30)
     try:
-        yield from _cells(csv.reader(lines, strict=True), lines, columns, header)
+        yield from _cells(csv.reader(lines, strict=True), lines, columns)
     except csv.Error as error:
         raise lines.mistake(f"not CSV ({error})") from None
 
 
-def _cells(
-    rows: Iterator[list[str]], lines: _Lines, columns: Sequence[str], header: bool | None
-) -> Iterator[Row]:
-    """Yields columns of a table: by names, which need a header line, or by numbers from 1."""
-    names: list[str] = []
-    if header or not all(column.isdecimal() for column in columns):
-        names = [name.removeprefix("\ufeff") for name in next(rows, [])]
-    indices = [_column_index(column, names, lines.file) for column in columns]
+def _cells(rows: Iterator[list[str]], lines: _Lines, columns: Sequence[str]) -> Iterator[Fields]:
+    """Yields the cells by their number from 1, and by names where a column is one: in the first line."""
+    is_named = not all(column.isdecimal() for column in columns)
+    names = [name.removeprefix("\ufeff") for name in next(rows, [])] if is_named else []
     for row in rows:
-        for column, index in zip(columns, indices, strict=True):
-            if row and index >= len(row):
-                raise lines.mistake(f"column {column} is missing, there are {len(row)}")
-        yield tuple(row[index] if row else "" for index in indices)
+        cells = {str(number): cell for number, cell in enumerate(row, start=1)}
+        cells |= zip(names, row, strict=False)
+        yield lines.where, cells if row else dict.fromkeys(columns, "")
 
 
-def _column_index(column: str, names: Sequence[str], file: Path) -> int:
-    if column in names:
-        return names.index(column)
-    if column.isdecimal() and int(column) > 0:
-        return int(column) - 1
-    listed = ", ".join(name if len(name) <= 30 else name[:29] + "…" for name in names)
-    raise ValueError(
-        f"{file} has no column {column!r}; its first line has {len(names)}: {listed}. Give one of "
-        f"these, or a number from 1 where the first line is not a header"
-    )
-
-
-TABLES: dict[str, Callable[[_Lines, Sequence[str], bool | None], Iterator[Row]]] = {
+TABLES: dict[str, Callable[[_Lines, Sequence[str]], Iterator[Fields]]] = {
     ".jsonl": _json_rows,
     ".ndjson": _json_rows,
     ".tsv": _tsv_rows,
@@ -315,10 +266,49 @@ TABLES: dict[str, Callable[[_Lines, Sequence[str], bool | None], Iterator[Row]]]
 }
 
 
+def _parquet_rows(file: Path, raw: BinaryIO, columns: Sequence[str]) -> Iterator[Fields]:
+    parquet = optional("pyarrow.parquet", str(file))
+    try:
+        table = parquet.ParquetFile(raw)
+    except Exception as error:
+        raise _damaged(file, error) from None
+    names = table.schema_arrow.names
+    outer = {column if column in names else column.split(".")[0] for column in columns}
+    if missing := sorted(outer.difference(names)):
+        raise ValueError(f"{file} has no column {missing[0]!r}; it has {', '.join(names)}")
+    batches = table.iter_batches(columns=sorted(outer), batch_size=1024)
+    rows = (row for batch in batches for row in batch.to_pylist())
+    return ((f"{file}, row {number}", row) for number, row in enumerate(rows, start=1))
+
+
+def _text(row: Any, column: str, where: str) -> str:
+    """Returns the text at `column`, or at `outer.inner` of nested fields; nothing where it is null."""
+    value = row
+    for name in [column] if isinstance(row, dict) and column in row else column.split("."):
+        if not isinstance(value, dict) or name not in value:
+            names = ", ".join(f"{key:.30}" for key in value) if isinstance(value, dict) else "none"
+            raise ValueError(f"{where}: no field {column!r}; the fields are: {names}")
+        value = value[name]
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        kind = type(value).__name__
+        raise ValueError(f"{where}: the field {column!r} is not text but of type {kind}")
+    return value if value.isascii() else _LONE_HALF.sub(_as_bytes, value)
+
+
+_LONE_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Escapes of JSON like "\\ud83d" without their other half; they become bytes that are not UTF-8."""
+
+
+def _as_bytes(half: re.Match[str]) -> str:
+    return half[0].encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape")
+
+
 # The hub
 
 
-def _hub_rows(source: str, columns: Sequence[str]) -> Iterator[Row]:
+def _hub_rows(source: str) -> Iterator[Fields]:
     """Yields the rows of a data set of the hub, streamed."""
     name, config, split, *rest = (*source.removeprefix("hf:").split(":"), None, None)
     if not name or any(rest):
@@ -331,5 +321,4 @@ def _hub_rows(source: str, columns: Sequence[str]) -> Iterator[Row]:
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"could not open {source}: {reason}") from None
-    for number, row in enumerate(rows, start=1):
-        yield _fields(row, columns, f"{source}, row {number}")
+    return ((f"{source}, row {number}", row) for number, row in enumerate(rows, start=1))

@@ -1,64 +1,91 @@
 """Writing the shards of a split, so that a killed process can go on where it was.
 
-Tokens are appended to one open shard. Now and then the disk is waited for and the sizes are saved
-(`SplitProgress`); going on cuts the files back to these sizes. The end of a shard depends on the
+Tokens are appended to one open shard, the last. Now and then the disk is waited for and the progress
+is saved; going on cuts the files back to the sizes that were saved. The end of a shard depends on the
 documents alone, so an interrupted data set comes out the same to the byte.
 """
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 
-from cdcd.data.dataset_files import SplitSummary
+from cdcd.data.dataset_files import PROGRESS, SPLITS, SplitContent, file_sizes
 from cdcd.data.prepare.encoding import Encoded
-from cdcd.files import file_hash
+from cdcd.files import file_hash, read_json, write_json
+
+SUFFIXES = ("tokens", "ends")
 
 
 @dataclass
-class SplitProgress:
-    """The part of a split that has been written."""
+class Progress:
+    """The part of a preparation that is done, as the data set's folder holds it until the end."""
 
-    summary: SplitSummary = field(default_factory=SplitSummary)
-    shards: list[dict[str, Any]] = field(default_factory=list)
-    """Descriptions of the shards that are closed."""
-    tokens: int = 0
-    """Tokens of the open shard."""
+    config: dict[str, Any]
+    """Settings that the result depends on."""
+    sizes: list[int | None]
+    """Bytes of each source."""
+    sides: list[dict[str, SplitContent]]
+    """The written part of each split, for each side."""
+    source: int = 0
+    """Index of the source that is being read."""
     documents: int = 0
-    """Documents of the open shard."""
+    """Documents of it that are done."""
+    empty: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    """Empty documents of each split, or pairs with an empty side, which are left out."""
+
+    def save(self, folder: Path) -> None:
+        """Replaces the record in a data set's folder."""
+        write_json(folder / PROGRESS, asdict(self))
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "SplitProgress":
-        """Returns the progress that `asdict` made JSON of."""
-        return cls(**{**content, "summary": SplitSummary(**content["summary"])})
+    def load(cls, folder: Path) -> "Progress":
+        """Reads the record in a data set's folder."""
+        content = read_json(folder / PROGRESS)
+        if content.keys() != {each.name for each in fields(cls)}:
+            raise ValueError(
+                f"{folder} was begun by another version of cdcd; delete it and prepare the data again"
+            )
+        content["sides"] = [
+            {name: SplitContent(**split) for name, split in side.items()}
+            for side in content["sides"]
+        ]
+        return cls(**content)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of text that have been written."""
+        return sum(split.bytes for side in self.sides for split in side.values())
 
 
 class SplitWriter:
-    """Writes one split, shard after shard, from the given progress on."""
+    """Writes one split, shard after shard, behind the given content, which it keeps up to date."""
 
     def __init__(
         self,
         folder: Path,
         name: str,
-        progress: SplitProgress,
+        content: SplitContent,
         *,
         dtype: np.dtype[Any],
         shard_tokens: int,
     ) -> None:
-        self.folder, self.name, self.progress = folder, name, progress
-        self.shard_tokens = shard_tokens
-        self._item_sizes = {"tokens": dtype.itemsize, "ends": 8}
+        self.folder, self.name, self.content = folder, name, content
+        self.token_bytes, self.shard_tokens = dtype.itemsize, shard_tokens
         self._cut_back()
 
     def append(self, encoded: Encoded, is_mine: Bool[np.ndarray, " documents"]) -> None:
         """Writes those of the documents that belong to this split."""
-        counts = encoded.counts[is_mine]
-        before = asdict(self.progress.summary).values()
-        added = (len(counts), *counts.sum(0).tolist())
-        self.progress.summary = SplitSummary(*map(sum, zip(before, added, strict=True)))
+        counts, content = encoded.counts[is_mine], self.content
+        num_tokens, num_bytes, unknown, undecodable = counts.sum(0).tolist()
+        content.documents += len(counts)
+        content.tokens += num_tokens
+        content.bytes += num_bytes
+        content.unknown += unknown
+        content.undecodable += undecodable
         tokens, lengths = encoded.tokens[np.repeat(is_mine, encoded.lengths)], counts[:, 0]
         while len(lengths):
             written = self._fill(tokens, lengths)
@@ -66,68 +93,68 @@ class SplitWriter:
 
     def _fill(self, tokens: np.ndarray, lengths: np.ndarray) -> int:
         """Writes documents until the shard has its tokens; returns their number."""
-        progress = self.progress
-        ends = progress.tokens + np.cumsum(lengths)
+        shard = self._open_shard()
+        ends = shard["tokens"] + np.cumsum(lengths)
         count = min(int(np.searchsorted(ends, self.shard_tokens)) + 1, len(ends))
         arrays = {
-            "tokens": tokens[: int(ends[count - 1]) - progress.tokens],
+            "tokens": tokens[: int(ends[count - 1]) - shard["tokens"]],
             "ends": ends[:count].astype("<u8"),
         }
         for suffix, array in arrays.items():
             with self._path(suffix).open("ab") as file:
                 file.write(array.data)
-        progress.tokens = int(ends[count - 1])
-        progress.documents += count
-        if progress.tokens >= self.shard_tokens:
+        shard["tokens"] = int(ends[count - 1])
+        shard["documents"] += count
+        if shard["tokens"] >= self.shard_tokens:
             self.close_shard()
         return count
 
     def sync(self) -> None:
         """Waits until the disk has everything."""
-        for suffix in self._item_sizes if self.progress.documents else ():
+        for suffix in SUFFIXES if self._is_open else ():
             with self._path(suffix).open("ab") as file:
                 os.fsync(file.fileno())
 
     def close_shard(self) -> None:
-        """Describes the open shard, if there is one; the next document begins another."""
-        progress = self.progress
-        if not progress.documents:
-            return
-        self.sync()
-        progress.shards.append(
-            {
-                "name": self._shard_name,
-                "tokens": progress.tokens,
-                "documents": progress.documents,
-                "sha256": {suffix: file_hash(self._path(suffix)) for suffix in self._item_sizes},
-            }
-        )
-        progress.tokens = progress.documents = 0
+        """Completes the open shard, if there is one; the next document begins another."""
+        if self._is_open:
+            self.sync()
+            hashes = {suffix: file_hash(self._path(suffix)) for suffix in SUFFIXES}
+            self.content.shards[-1]["sha256"] = hashes
 
     @property
-    def _shard_name(self) -> str:
-        return f"{self.name}-{len(self.progress.shards):05d}"
+    def _is_open(self) -> bool:
+        shards = self.content.shards
+        return bool(shards) and "sha256" not in shards[-1]
+
+    def _open_shard(self) -> dict[str, Any]:
+        shards = self.content.shards
+        if not self._is_open:
+            shards.append({"name": f"{self.name}-{len(shards):05d}", "tokens": 0, "documents": 0})
+        return shards[-1]
 
     def _path(self, suffix: str) -> Path:
-        return self.folder / f"{self._shard_name}.{suffix}"
+        return self.folder / f"{self.content.shards[-1]['name']}.{suffix}"
 
     def _cut_back(self) -> None:
         """Removes what was written after the progress was saved."""
+        sizes = {
+            self.folder / f"{shard['name']}.{suffix}": size
+            for shard in self.content.shards
+            for suffix, size in file_sizes(shard, self.token_bytes).items()
+        }
         for file in self.folder.glob(f"{self.name}-*.*"):
-            number = int(file.stem.removeprefix(f"{self.name}-"))
-            if number >= len(self.progress.shards) + bool(self.progress.documents):
+            if file not in sizes:
                 file.unlink()
-        counts = {"tokens": self.progress.tokens, "ends": self.progress.documents}
-        for suffix, item_size in self._item_sizes.items():
-            if self.progress.documents:
-                _cut(self._path(suffix), counts[suffix] * item_size)
+        for file, size in sizes.items():
+            _cut(file, size)
 
 
-def _cut(path: Path, size: int) -> None:
-    present = path.stat().st_size if path.is_file() else 0
+def _cut(file: Path, size: int) -> None:
+    present = file.stat().st_size if file.is_file() else 0
     if present < size:
         raise ValueError(
-            f"{path} has {present:,} bytes, {size:,} had been written: it was changed since; "
+            f"{file} has {present:,} bytes, {size:,} had been written: it was changed since; "
             f"delete the folder and prepare the data again"
         )
-    os.truncate(path, size)
+    os.truncate(file, size)
