@@ -56,7 +56,7 @@ def read_batches(dataset: Path, num_batches: int) -> dict[str, float]:
     """Reads shuffled batches from memory-mapped shards that are in the page cache."""
     from cdcd.data.sequences import ShuffledBatches, TokenDataset
 
-    sequences = TokenDataset(dataset).stream("train", LENGTH)
+    sequences = TokenDataset(dataset).documents("train").stream(LENGTH)
     batches = ShuffledBatches(sequences, BATCH, seed=0)
     for step in range(len(sequences) // BATCH + 1):  # the page cache, and this process's page table
         batches.batch(step)

@@ -59,7 +59,9 @@ def test_the_files(corpus):
     assert names == inner | {f"{side}/{n}" for side in ("source", "target") for n in shards | inner}
     assert holds_pairs(pairs.path)
     assert not holds_pairs(pairs.path / "source")
-    assert TokenDataset(pairs.path / "target").num_documents("train") == pairs.num_pairs("train")
+    assert TokenDataset(pairs.path / "target").summary("train").documents == pairs.num_pairs(
+        "train"
+    )
 
 
 @pytest.mark.parametrize(
@@ -299,7 +301,8 @@ def test_single_texts_stay_single(corpus):
     config = replace(config_for(corpus), target_source=None)
     assert not config.is_pairs
     prepare(config, corpus / "texts", console=silent())
-    assert sum(map(TokenDataset(corpus / "texts").num_documents, ("train", "valid", "test"))) == 400
+    texts = TokenDataset(corpus / "texts")
+    assert sum(len(texts.documents(split)) for split in ("train", "valid", "test")) == 400
 
 
 # Real corpora

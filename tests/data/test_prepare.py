@@ -118,7 +118,7 @@ def test_empty_documents_are_counted_and_keep_their_numbers(tmp_path):
 
 def test_no_more_documents_than_wanted(corpus, tmp_path):
     dataset = prepared(corpus, tmp_path / "set", max_documents=100)
-    assert sum(dataset.num_documents(split) for split in dataset.splits) == 100
+    assert sum(dataset.summary(split).documents for split in dataset.splits) == 100
 
 
 def test_undecodable_bytes_are_kept_and_counted(tmp_path):

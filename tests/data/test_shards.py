@@ -9,10 +9,16 @@ import torch
 from scipy import stats
 from tiny import silent
 
-from cdcd.data.corpus import to_sequences
 from cdcd.data.order import ROUNDS, keys_for, mix, permuted
 from cdcd.data.prepare import PrepareConfig, prepare
-from cdcd.data.sequences import InMemory, Sequences, ShuffledBatches, TokenDataset, is_dataset
+from cdcd.data.sequences import (
+    InMemory,
+    Sequences,
+    ShuffledBatches,
+    TokenDataset,
+    TokenDocuments,
+    is_dataset,
+)
 from cdcd.data.tokenizers import WordTokenizer, tokenizer_hash
 from cdcd.data.vocabulary import EOS, PAD
 
@@ -48,7 +54,7 @@ def copy(folder, tmp_path):
 
 
 def stored(dataset, split):
-    return [dataset.document(split, n).tolist() for n in range(dataset.num_documents(split))]
+    return [document.tolist() for document in dataset.documents(split)]
 
 
 def shards_of(dataset, split):
@@ -84,7 +90,7 @@ def test_stream_packs_each_shard(dataset, length):
     for documents in shards_of(dataset, "train"):
         tokens = [token for document in documents for token in document]
         wanted += [tokens[i : i + length] for i in range(0, len(tokens) - length + 1, length)]
-    sequences = dataset.stream("train", length)
+    sequences = dataset.documents("train").stream(length)
     assert isinstance(sequences, Sequences)
     assert sequences.length == length
     assert all_rows(sequences).tolist() == wanted
@@ -92,24 +98,41 @@ def test_stream_packs_each_shard(dataset, length):
 
 
 @pytest.mark.parametrize("length", [2, 5, 12])
-def test_one_each_is_as_in_memory(dataset, length):
-    texts = [dataset.tokenizer.decode(document) for document in stored(dataset, "train")]
-    wanted = to_sequences(texts, dataset.tokenizer, length=length, layout="documents")
-    found = all_rows(dataset.one_each("train", length))
-    assert torch.equal(found, wanted.long())
+def test_each_sequence_starts_a_document_or_goes_on_with_it(dataset, length):
+    wanted = [
+        [*document[start : start + length], *[PAD] * (start + length - len(document))]
+        for document in stored(dataset, "train")
+        for start in range(0, len(document), length)
+    ]
+    found = all_rows(dataset.documents("train").one_each(length))
+    assert found.tolist() == wanted
     assert (found == PAD).any()
+
+
+@pytest.mark.parametrize("layout", ["documents", "stream"])
+def test_texts_in_memory_are_as_one_shard(dataset, layout):
+    there = TokenDocuments(dataset.documents("valid").shards[:1], "the first shard")
+    documents = [document.tolist() for document in there]
+    texts = [dataset.tokenizer.decode(document) for document in documents]
+    memory = TokenDocuments.of_texts(texts, dataset.tokenizer, "the corpus")
+    assert [document.tolist() for document in memory] == documents
+    assert torch.equal(all_rows(memory.sequences(5, layout)), all_rows(there.sequences(5, layout)))
+    assert torch.equal(all_rows(memory.full(5)), all_rows(there.full(5)))
+    with pytest.raises(ValueError, match=r"the corpus has too few documents of that length of 99"):
+        memory.full(99)
 
 
 @pytest.mark.parametrize("length", [2, 5, 11])
 def test_full_documents(dataset, length):
     wanted = [d[:length] for d in stored(dataset, "train") if len(d) - 1 >= length]
-    found = all_rows(dataset.full_documents("train", length))
+    found = all_rows(dataset.documents("train").full(length))
     assert found.tolist() == wanted
     assert not ((found == PAD) | (found == EOS)).any()
 
 
 def test_rows_in_any_order(dataset):
-    for sequences in (dataset.stream("train", 6), dataset.one_each("train", 6)):
+    for layout in ("stream", "documents"):
+        sequences = dataset.documents("train").sequences(6, layout)
         every = all_rows(sequences)
         indices = torch.randint(len(sequences), (50,), generator=torch.Generator().manual_seed(0))
         assert torch.equal(sequences.rows(indices), every[indices])
@@ -125,19 +148,17 @@ def test_rows_in_any_order(dataset):
 
 
 def test_splits_and_lengths_that_are_not_there(dataset):
-    for open_split in (dataset.stream, dataset.one_each, dataset.full_documents):
-        with pytest.raises(
-            ValueError, match=r"no documents in a split 'test'; it has train, valid"
-        ):
-            open_split("test", 8)
+    with pytest.raises(ValueError, match=r"no documents in a split 'test'; it has train, valid"):
+        dataset.documents("test")
+    valid = dataset.documents("valid")
     with pytest.raises(
         ValueError, match=r"valid of .* too few tokens for one sequence of 9999 tok"
     ):
-        dataset.stream("valid", 9999)
-    with pytest.raises(ValueError, match=r"train of .* too few documents of that length of 12 tok"):
-        dataset.full_documents("train", 12)
-    with pytest.raises(IndexError, match=r"valid has \d+ documents"):
-        dataset.document("valid", 400)
+        valid.stream(9999)
+    with pytest.raises(ValueError, match=r"valid of .* too few documents of that length of 12 tok"):
+        valid.full(12)
+    with pytest.raises(IndexError, match=r"valid of .* has \d+ documents"):
+        valid[400]
 
 
 @pytest.mark.parametrize("kind", ["tokens", "ends"])

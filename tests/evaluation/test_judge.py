@@ -12,7 +12,7 @@ from torch import Tensor
 
 import cdcd
 from cdcd.config import DataConfig
-from cdcd.data.corpus import to_sequences
+from cdcd.data.sequences import TokenDocuments
 from cdcd.data.tokenizers import ByteTokenizer, SymbolTokenizer, WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD, UNKNOWN
 from cdcd.evaluation.exact import exact_scores
@@ -66,11 +66,16 @@ def byte_judge(byte_run):
     return found
 
 
+def rows_of(texts, tokenizer, length, layout="documents"):
+    sequences = TokenDocuments.of_texts(texts, tokenizer, "the texts").sequences(length, layout)
+    return sequences.rows(torch.arange(len(sequences)))
+
+
 @pytest.fixture(scope="module")
 def texts():
     """Stories, with prefixes of different lengths, counted to their ends."""
     stories = [*tales.stories(12, seed=5), "Mia was home ."]
-    rows = to_sequences(stories, WORDS, length=LENGTH, layout="documents").long()
+    rows = rows_of(stories, WORDS, LENGTH)
     given = torch.arange(len(rows))[:, None] % 13
     return Texts(rows, torch.arange(LENGTH) >= given).until_end()
 
@@ -375,7 +380,7 @@ def markov_log_prob(words: list[str]) -> float:
 @pytest.mark.parametrize("layout", ["stream", "documents"])
 def test_exact_scores_of_the_markov_language(tokenizer, layout):
     documents = markov_chain(5).documents(20, 8, seed=3)
-    tokens = to_sequences(documents, tokenizer, length=9, layout=layout).long()
+    tokens = rows_of(documents, tokenizer, 9, layout)
     judge = Exact(lambda row: markov_log_prob(tokenizer.decode(row).split()))
     data = DataConfig(source="markov", length=9, num_states=5, layout=layout)
     found = exact_scores(half_given(tokens), data, tokenizer, judge)
@@ -388,7 +393,7 @@ def test_exact_scores_of_the_markov_language(tokenizer, layout):
 def test_impossible_sequences_of_the_markov_language():
     tokenizer = WordTokenizer(markov_chain(5).words)
     document = markov_chain(5).documents(1, 8, seed=3)
-    right = to_sequences(document, tokenizer, length=9, layout="stream").long()[0]
+    right = rows_of(document, tokenizer, 9, "stream")[0]
     rows = right.repeat(6, 1)
     rows[1, 4] = UNKNOWN
     rows[2, 4] = EOS
@@ -409,7 +414,7 @@ def tales_judge() -> Exact:
 
 def test_exact_scores_of_the_tales():
     stories = tales.stories(30, seed=4)
-    tokens = to_sequences(stories, WORDS, length=44, layout="documents").long()
+    tokens = rows_of(stories, WORDS, 44)
     found = exact_scores(half_given(tokens), TALES, WORDS, tales_judge())
     nats = -sum(tales.check(story).log_prob for story in stories)
     count = int((tokens != PAD).sum())
@@ -425,7 +430,7 @@ def test_exact_scores_of_the_tales():
 
 
 def test_what_follows_the_end_of_a_tale_does_not_matter():
-    tokens = to_sequences(tales.stories(5, seed=4), WORDS, length=44, layout="documents").long()
+    tokens = rows_of(tales.stories(5, seed=4), WORDS, 44)
     junk = torch.where(tokens == PAD, 9, tokens)
     assert not torch.equal(junk, tokens)
     plain, with_junk = (
@@ -436,7 +441,7 @@ def test_what_follows_the_end_of_a_tale_does_not_matter():
 
 def test_impossible_tales():
     story = min(tales.stories(10, seed=4), key=len)
-    right = to_sequences([story], WORDS, length=44, layout="documents").long()[0]
+    right = rows_of([story], WORDS, 44)[0]
     end = int((right == EOS).nonzero()[0])
     assert end < 42
     rows = right.repeat(6, 1)

@@ -8,13 +8,11 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from cdcd.data.sequences import InMemory
-from cdcd.data.tokenizers import WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation import texts as module
 from cdcd.evaluation.texts import (
     Texts,
     flat_arrays,
-    full_documents,
     held_out_texts,
     shuffled,
     spliced,
@@ -118,18 +116,6 @@ def test_first_and_where():
     is_open = counted.is_generated.any(1)
     assert torch.equal(counted.where(is_open).tokens, ENDED.tokens[[0, 1, 2, 5, 6]])
     assert counted.where(is_open).is_generated.any(1).all()
-
-
-def test_full_documents_leave_out_short_ones_and_crop_long_ones():
-    tokenizer = WordTokenizer(list("abcdef"))
-    documents = ["a b", "a b c", "d e f a b c", "f"]
-    found = full_documents(documents, tokenizer, 3)
-    assert found.rows(torch.arange(len(found))).tolist() == [
-        tokenizer.encode("a b c"),
-        tokenizer.encode("d e f"),
-    ]
-    with pytest.raises(ValueError, match="no held-out document has 7 tokens; leave out"):
-        full_documents(documents, tokenizer, 7)
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 7, 8, 100])

@@ -33,6 +33,6 @@ def prepared(corpus: Path, out: Path, **changes: Any) -> TokenDataset:
 def texts_of(dataset: TokenDataset, split: str) -> list[str]:
     """Returns the documents of a split as texts."""
     return [
-        dataset.tokenizer.decode(dataset.document(split, n).tolist(), errors="surrogateescape")
-        for n in range(dataset.num_documents(split))
+        dataset.tokenizer.decode(document.tolist(), errors="surrogateescape")
+        for document in dataset.documents(split)
     ]

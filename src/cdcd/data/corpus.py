@@ -3,22 +3,17 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from cdcd.data.prepare.reading import Documents
 from cdcd.data.tokenizer_learning import learn_tokenizer
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
-from cdcd.data.vocabulary import EOS, PAD
 from cdcd.languages import markov_chain, tales
 from cdcd.seeding import generator_for
 
 BUILT_IN = ("markov", "tales")
 BUILT_IN_PAIRS = "numerals"
-Layout = Literal["documents", "stream"]
 
 
 @dataclass(frozen=True)
@@ -73,33 +68,3 @@ def make_tokenizer(
             tales.VOCABULARY if source == "tales" else markov_chain(num_states).words
         )
     return learn_tokenizer("sentencepiece" if kind == "auto" else kind, documents, vocab_size)
-
-
-def to_sequences(
-    documents: Sequence[str], tokenizer: Tokenizer, *, length: int, layout: Layout
-) -> Int[Tensor, "sequences length"]:
-    """Returns sequences of fixed length; every document ends with EOS."""
-    encoded = [[*tokenizer.encode(text), EOS] for text in documents]
-    if layout == "documents":
-        return _one_each(encoded, length)
-    stream = torch.tensor([token for tokens in encoded for token in tokens], dtype=torch.int32)
-    count = len(stream) // length
-    if count == 0:
-        raise ValueError(
-            f"the corpus (or its held-out part) has {len(stream)} tokens, fewer than one sequence "
-            f"of data.length {length}; add text, or lower data.length"
-        )
-    return stream[: count * length].view(count, length)
-
-
-def _one_each(encoded: Sequence[list[int]], length: int) -> Int[Tensor, "sequences length"]:
-    """Returns sequences that each start a document or go on with a long one; the rest is padding."""
-    chunks = [
-        torch.tensor(tokens[start : start + length], dtype=torch.int32)
-        for tokens in encoded
-        for start in range(0, len(tokens), length)
-    ]
-    sequences = torch.full((len(chunks), length), PAD, dtype=torch.int32)
-    for row, chunk in zip(sequences, chunks, strict=True):
-        row[: len(chunk)] = chunk
-    return sequences

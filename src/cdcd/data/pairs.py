@@ -13,9 +13,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from cdcd.data.dataset_files import DESCRIPTION, PROGRESS, SIDES, read_description
-from cdcd.data.sequences import Indices, InMemory, Sequences, TokenDataset
+from cdcd.data.sequences import Indices, Sequences, TokenDataset, TokenDocuments
 from cdcd.data.tokenizers import Tokenizer
-from cdcd.data.vocabulary import EOS, PAD
 from cdcd.files import file_hash, read_json
 
 
@@ -38,33 +37,29 @@ class PairDataset:
         return torch.cat([self.sources.rows(indices), self.targets.rows(indices)], dim=1)
 
 
-def pairs_in_memory(
-    pairs: Iterable[tuple[str, str]],
-    tokenizer: Tokenizer,
-    *,
-    source_length: int,
-    target_length: int,
+def fitting_pairs(
+    sources: TokenDocuments, targets: TokenDocuments, *, source_length: int, target_length: int
 ) -> PairDataset:
-    """Returns pairs of texts as a data set in memory."""
-    lengths = (source_length, target_length)
-    encoded = [[[*tokenizer.encode(text), EOS] for text in pair] for pair in pairs]
-    fitting = [
-        pair for pair in encoded if all(len(s) <= n for s, n in zip(pair, lengths, strict=True))
-    ]
-    if not fitting:
-        raise _none_fits(len(encoded), source_length, target_length)
-    sides = [
-        InMemory(torch.tensor([[*side, *[PAD] * (length - len(side))] for side in column]).int())
-        for column, length in zip(zip(*fitting, strict=True), lengths, strict=True)
-    ]
-    return PairDataset(*sides, num_dropped=len(encoded) - len(fitting))
+    """Returns the pairs of which both sides fit."""
+    sides = ((sources, source_length), (targets, target_length))
+    fits = np.all([side.lengths() <= length for side, length in sides], axis=0)
+    if not fits.any():
+        raise ValueError(
+            f"none of {len(fits):,} pairs fits into {source_length} + {target_length} tokens (source + "
+            f"target, ends included); raise the lengths"
+        )
+    rows = (side.whole(length, fits) for side, length in sides)
+    return PairDataset(*rows, num_dropped=int((~fits).sum()))
 
 
-def _none_fits(count: int, source_length: int, target_length: int) -> ValueError:
-    return ValueError(
-        f"none of {count:,} pairs fits into {source_length} + {target_length} tokens (source + target, "
-        f"ends included); raise the lengths"
+def pairs_in_memory(
+    pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer, **lengths: int
+) -> PairDataset:
+    """Returns pairs of texts as a data set in memory; the lengths are those of `fitting_pairs`."""
+    sides = (
+        TokenDocuments.of_texts(texts, tokenizer, "the pairs") for texts in zip(*pairs, strict=True)
     )
+    return fitting_pairs(*sides, **lengths)
 
 
 def holds_pairs(path: str | Path) -> bool:
@@ -99,7 +94,7 @@ class PreparedPairs:
                 )
 
     def num_pairs(self, split: str) -> int:
-        return self.source.num_documents(split)
+        return self.source.summary(split).documents
 
     def counts(self, split: str) -> dict[str, int]:
         """Returns the number of pairs of a split that were kept, or left out for each reason."""
@@ -113,7 +108,7 @@ class PreparedPairs:
     def texts(self, split: str, index: int) -> tuple[str, str]:
         """Returns a pair as it was written, where the tokenizer is lossless."""
         source, target = (
-            self.tokenizer.decode(side.document(split, index).tolist())
+            self.tokenizer.decode(side.documents(split)[index].tolist())
             for side in (self.source, self.target)
         )
         return source, target
@@ -122,11 +117,9 @@ class PreparedPairs:
         self, split: str, *, source_length: int, target_length: int, reverse: bool = False
     ) -> PairDataset:
         """Returns the pairs that fit; reversed: from the target to the source."""
-        sides = [(self.source, source_length), (self.target, target_length)]
-        if reverse:
-            sides = [(self.target, source_length), (self.source, target_length)]
-        fits = np.all([side.lengths(split) <= length for side, length in sides], axis=0)
-        if not fits.any():
-            raise _none_fits(len(fits), source_length, target_length)
-        sources, targets = (side.whole_documents(split, length, fits) for side, length in sides)
-        return PairDataset(sources, targets, num_dropped=int((~fits).sum()))
+        sides = [self.source.documents(split), self.target.documents(split)]
+        return fitting_pairs(
+            *(reversed(sides) if reverse else sides),
+            source_length=source_length,
+            target_length=target_length,
+        )

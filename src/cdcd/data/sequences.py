@@ -1,13 +1,14 @@
 """Token sequences to train on: in memory, or memory-mapped from a prepared data set.
 
 The operating system keeps in memory what is used. Documents never cross shards, and neither do
-sequences.
+sequences. Texts in memory are one shard.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,9 +24,10 @@ from cdcd.data.dataset_files import (
 )
 from cdcd.data.order import ROUNDS, keys_for, mix, permuted
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_hash
-from cdcd.data.vocabulary import PAD
+from cdcd.data.vocabulary import EOS, PAD
 from cdcd.files import file_hash
 
+Layout = Literal["documents", "stream"]
 Indices: TypeAlias = Int64[np.ndarray, " rows"] | Int[Tensor, " rows"]
 
 
@@ -108,23 +110,10 @@ class ShuffledBatches:
 
 
 @dataclass(frozen=True)
-class _Shard:
-    """The documents of a shard, memory-mapped."""
-
-    tokens: UInt[np.ndarray, " tokens"]
-    ends: Int64[np.ndarray, " documents"]
-
-    @property
-    def starts(self) -> Int64[np.ndarray, " documents"]:
-        """The start of each document."""
-        return np.concatenate([[0], self.ends[:-1]])
-
-
-@dataclass(frozen=True)
 class _Spans:
     """Sequences that start anywhere in a shard; those that end early are padded."""
 
-    tokens: UInt[np.ndarray, " tokens"]
+    tokens: UInt[np.ndarray, " tokens"] | Int[np.ndarray, " tokens"]
     starts: Int64[np.ndarray, " sequences"]
     ends: Int64[np.ndarray, " sequences"]
     length: int
@@ -132,7 +121,7 @@ class _Spans:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __getitem__(self, indices: Int64[np.ndarray, " rows"]) -> UInt[np.ndarray, "rows length"]:
+    def __getitem__(self, indices: Int64[np.ndarray, " rows"]) -> np.ndarray:
         positions = self.starts[indices, None] + np.arange(self.length)
         rows = self.tokens[np.minimum(positions, len(self.tokens) - 1)]
         rows[positions >= self.ends[indices, None]] = PAD
@@ -161,6 +150,97 @@ class MappedSequences:
         return torch.from_numpy(rows)
 
 
+@dataclass(frozen=True)
+class Shard:
+    """Documents one after another, each ended by EOS."""
+
+    tokens: UInt[np.ndarray, " tokens"] | Int[np.ndarray, " tokens"]
+    ends: Int64[np.ndarray, " documents"]
+
+    @property
+    def starts(self) -> Int64[np.ndarray, " documents"]:
+        """The start of each document."""
+        return np.concatenate([[0], self.ends[:-1]])
+
+
+class TokenDocuments:
+    """Documents of tokens in shards, and the sequences that they are cut into."""
+
+    def __init__(self, shards: Sequence[Shard], name: str) -> None:
+        self.shards, self.name = shards, name
+
+    @classmethod
+    def of_texts(cls, texts: Iterable[str], tokenizer: Tokenizer, name: str) -> "TokenDocuments":
+        """Tokenises texts, which stay in memory."""
+        documents = [[*tokenizer.encode(text), EOS] for text in texts]
+        ends = np.cumsum([len(tokens) for tokens in documents], dtype=np.int64)
+        tokens = np.fromiter(chain.from_iterable(documents), np.int32)
+        return cls([Shard(tokens, ends)], name)
+
+    def __len__(self) -> int:
+        return sum(len(shard.ends) for shard in self.shards)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Returns the tokens of a document, its EOS included."""
+        for shard in self.shards:
+            if index < len(shard.ends):
+                start = int(shard.ends[index - 1]) if index else 0
+                return np.array(shard.tokens[start : int(shard.ends[index])])
+            index -= len(shard.ends)
+        raise IndexError(f"{self.name} has {len(self)} documents")
+
+    def lengths(self) -> Int64[np.ndarray, " documents"]:
+        """Returns the number of tokens of each document, its EOS included."""
+        return np.concatenate([shard.ends - shard.starts for shard in self.shards])
+
+    def sequences(self, length: int, layout: Layout) -> Sequences:
+        """Returns sequences that each start a document, or a stream of documents cut into sequences."""
+        return self.one_each(length) if layout == "documents" else self.stream(length)
+
+    def stream(self, length: int) -> Sequences:
+        """Returns the documents one after another, cut into sequences; a rest is left out."""
+        parts = [
+            shard.tokens[: len(shard.tokens) // length * length].reshape(-1, length)
+            for shard in self.shards
+        ]
+        return self._mapped(parts, length, "tokens for one sequence")
+
+    def one_each(self, length: int) -> Sequences:
+        """Returns sequences that each start a document or go on with a long one; the rest is padding."""
+        parts = []
+        for shard in self.shards:
+            counts = -((shard.starts - shard.ends) // length)
+            first = np.repeat(np.cumsum(counts) - counts, counts)
+            chunk = np.arange(len(first)) - first
+            starts = np.repeat(shard.starts, counts) + chunk * length
+            parts.append(_Spans(shard.tokens, starts, np.repeat(shard.ends, counts), length))
+        return self._mapped(parts, length, "documents")
+
+    def full(self, length: int) -> Sequences:
+        """Returns the first `length` tokens of the documents that have so many before their EOS."""
+        parts = []
+        for shard in self.shards:
+            starts = shard.starts[shard.ends - 1 - shard.starts >= length]
+            parts.append(_Spans(shard.tokens, starts, starts + length, length))
+        return self._mapped(parts, length, "documents of that length")
+
+    def whole(self, length: int, is_wanted: Bool[np.ndarray, " documents"]) -> Sequences:
+        """Returns the wanted documents, none of which may be longer, each in a padded sequence."""
+        parts = []
+        for shard in self.shards:
+            here, is_wanted = is_wanted[: len(shard.ends)], is_wanted[len(shard.ends) :]
+            parts.append(_Spans(shard.tokens, shard.starts[here], shard.ends[here], length))
+        return self._mapped(parts, length, "documents of at most")
+
+    def _mapped(self, parts: Sequence[np.ndarray | _Spans], length: int, wanted: str) -> Sequences:
+        sequences = MappedSequences(parts, length)
+        if len(sequences) == 0:
+            raise ValueError(
+                f"{self.name} has too few {wanted} of {length} tokens; add text or lower the length"
+            )
+        return sequences
+
+
 def is_dataset(path: str | Path) -> bool:
     """Returns whether this is the folder of a prepared data set, finished or not."""
     folder = Path(path).expanduser()
@@ -186,7 +266,7 @@ class TokenDataset:
         }
         self.splits = tuple(self._contents)
         """The splits that hold documents."""
-        self._opened: dict[str, list[_Shard]] = {}
+        self._opened: dict[str, TokenDocuments] = {}
         self._check()
 
     def _check(self) -> None:
@@ -226,81 +306,15 @@ class TokenDataset:
             )
         return self._contents[split]
 
-    def num_documents(self, split: str) -> int:
-        return self.summary(split).documents
-
-    def _shards(self, split: str) -> list[_Shard]:
+    def documents(self, split: str) -> TokenDocuments:
+        """Returns the documents of a split, memory-mapped."""
         if split not in self._opened:
-            self._opened[split] = [
-                _Shard(
+            shards = [
+                Shard(
                     np.memmap(self.path / f"{shard['name']}.tokens", dtype=self.dtype, mode="r"),
                     np.memmap(self.path / f"{shard['name']}.ends", dtype="<i8", mode="r"),
                 )
                 for shard in self.summary(split).shards
             ]
+            self._opened[split] = TokenDocuments(shards, f"the split {split} of {self.path}")
         return self._opened[split]
-
-    def document(self, split: str, index: int) -> UInt[np.ndarray, " tokens"]:
-        """Returns the tokens of a document, its EOS included."""
-        for shard in self._shards(split):
-            if index < len(shard.ends):
-                start = int(shard.ends[index - 1]) if index else 0
-                return np.array(shard.tokens[start : int(shard.ends[index])])
-            index -= len(shard.ends)
-        raise IndexError(f"{split} has {self.num_documents(split)} documents")
-
-    def lengths(self, split: str) -> Int64[np.ndarray, " documents"]:
-        """Returns the number of tokens of each document, its EOS included."""
-        return np.concatenate([shard.ends - shard.starts for shard in self._shards(split)])
-
-    def stream(self, split: str, length: int) -> Sequences:
-        """Returns the documents one after another, cut into sequences; a rest is left out."""
-        counts = [len(shard.tokens) // length for shard in self._shards(split)]
-        parts = [
-            shard.tokens[: count * length].reshape(count, length)
-            for shard, count in zip(self._shards(split), counts, strict=True)
-        ]
-        return self._sequences(parts, split, length, "tokens for one sequence")
-
-    def one_each(self, split: str, length: int) -> Sequences:
-        """Returns sequences that each start a document or go on with a long one; the rest is padding."""
-        parts = [_one_each(shard, length) for shard in self._shards(split)]
-        return self._sequences(parts, split, length, "documents")
-
-    def full_documents(self, split: str, length: int) -> Sequences:
-        """Returns the first `length` tokens of the documents that have so many before their EOS."""
-        parts = []
-        for shard in self._shards(split):
-            starts = shard.starts[shard.ends - 1 - shard.starts >= length]
-            parts.append(_Spans(shard.tokens, starts, starts + length, length))
-        return self._sequences(parts, split, length, "documents of that length")
-
-    def whole_documents(
-        self, split: str, length: int, is_wanted: Bool[np.ndarray, " documents"]
-    ) -> Sequences:
-        """Returns the wanted documents, none of which may be longer, each in a padded sequence."""
-        parts = []
-        for shard in self._shards(split):
-            here, is_wanted = is_wanted[: len(shard.ends)], is_wanted[len(shard.ends) :]
-            parts.append(_Spans(shard.tokens, shard.starts[here], shard.ends[here], length))
-        return self._sequences(parts, split, length, "documents of at most")
-
-    def _sequences(
-        self, parts: Sequence[np.ndarray | _Spans], split: str, length: int, wanted: str
-    ) -> Sequences:
-        sequences = MappedSequences(parts, length)
-        if len(sequences) == 0:
-            raise ValueError(
-                f"the split {split} of {self.path} has too few {wanted} of {length} tokens; add text or "
-                f"lower the length"
-            )
-        return sequences
-
-
-def _one_each(shard: _Shard, length: int) -> _Spans:
-    starts, ends = shard.starts, shard.ends
-    counts = -((starts - ends) // length)
-    first = np.repeat(np.cumsum(counts) - counts, counts)
-    chunk = np.arange(len(first)) - first
-    starts = np.repeat(starts, counts) + chunk * length
-    return _Spans(shard.tokens, starts, np.repeat(ends, counts), length)

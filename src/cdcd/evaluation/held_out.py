@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.config import RunConfig
-from cdcd.data.corpus import BUILT_IN, to_sequences
-from cdcd.data.sequences import InMemory, Sequences, TokenDataset, is_dataset
+from cdcd.data.corpus import BUILT_IN
+from cdcd.data.sequences import Sequences, TokenDataset, TokenDocuments, is_dataset
 from cdcd.data.tokenizers import Tokenizer, tokenizer_hash
 from cdcd.evaluation.judge import HUGGING_FACE
 from cdcd.evaluation.shared_documents import Fingerprints, count_shared
-from cdcd.evaluation.texts import full_documents
 from cdcd.inference.text_model import TextModel
 from cdcd.training.checkpoint import RunDirectory
-from cdcd.training.corpora import load_corpus, load_documents, prepared_sequences, split_seed
+from cdcd.training.corpora import load_corpus, load_documents, split_seed
 
 MOST_KNOWN = 0.05
 """Share of the held-out documents that a model may have trained on, since corpora repeat some documents
@@ -34,16 +33,15 @@ def held_out_sequences(
         dataset = TokenDataset(Path(data.source))
         if dataset.tokenizer_hash != tokenizer_hash(tokenizer):
             raise ValueError(f"the data set {data.source} has another tokenizer than the run")
-        split = _chosen_split(dataset, split)
-        if whole_documents:
-            return dataset.full_documents(split, data.length)
-        return prepared_sequences(dataset, data, split)
-    if split not in ("auto", "valid"):
+        documents = dataset.documents(_chosen_split(dataset, split))
+    elif split not in ("auto", "valid"):
         raise ValueError(f"--split {split} needs a prepared data set; leave it out")
-    documents = load_documents(run).valid
+    else:
+        valid = load_documents(run).valid
+        documents = TokenDocuments.of_texts(valid, tokenizer, "the held-out part of the corpus")
     if whole_documents:
-        return full_documents(documents, tokenizer, data.length)
-    return InMemory(to_sequences(documents, tokenizer, length=data.length, layout=data.layout))
+        return documents.full(data.length)
+    return documents.sequences(data.length, data.layout)
 
 
 def _chosen_split(dataset: TokenDataset, split: str) -> str:
@@ -96,8 +94,8 @@ def documents_of(run: RunConfig, split: str | None = None) -> Iterator[str]:
     if is_dataset(run.data.source):
         dataset = TokenDataset(Path(run.data.source))
         name = run.data.split if split is None else _chosen_split(dataset, split)
-        for index in range(dataset.num_documents(name)):
-            yield dataset.tokenizer.decode(dataset.document(name, index).tolist())
+        for document in dataset.documents(name):
+            yield dataset.tokenizer.decode(document.tolist())
     else:
         documents = load_documents(run)
         yield from documents.train if split is None else documents.valid

@@ -4,7 +4,7 @@ The paper's protocols (§6.2, §6.5): for AR-NLL and entropy a prefix of half th
 MAUVE (Table 3) a prefix of random length from nothing to half.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from cdcd.data.sequences import InMemory, Sequences
-from cdcd.data.tokenizers import Tokenizer
+from cdcd.data.sequences import Sequences
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.inference.text_model import TextModel
 from cdcd.seeding import generator_for
@@ -114,17 +113,6 @@ def sample_texts(
         )
         parts.append(tokens.cpu())
     return prompts.with_tokens(torch.cat(parts))
-
-
-def full_documents(documents: Sequence[str], tokenizer: Tokenizer, length: int) -> Sequences:
-    """Returns the first `length` tokens of the documents that have so many."""
-    encoded = (tokenizer.encode(text) for text in documents)
-    rows = [tokens[:length] for tokens in encoded if len(tokens) >= length]
-    if not rows:
-        raise ValueError(
-            f"no held-out document has {length} tokens; leave out --sequences documents"
-        )
-    return InMemory(torch.tensor(rows, dtype=torch.int32))
 
 
 def flat_arrays(sequences: Sequences) -> Iterator[np.ndarray]:

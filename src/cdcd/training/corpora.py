@@ -12,10 +12,9 @@ from cdcd.data.corpus import (
     make_tokenizer,
     read_documents,
     split_documents,
-    to_sequences,
 )
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs, pairs_in_memory
-from cdcd.data.sequences import InMemory, Sequences, TokenDataset, is_dataset
+from cdcd.data.sequences import Sequences, TokenDataset, TokenDocuments, is_dataset
 from cdcd.data.subword_sampling import SubwordSampledPairs
 from cdcd.data.tokenizers import Tokenizer, numerals_tokenizer, tokenizer_hash
 from cdcd.data.vocabulary import EOS
@@ -67,7 +66,10 @@ def load_corpus(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus
     if is_dataset(data.source):
         dataset = TokenDataset(data.source)
         _check_tokenizer(dataset, data, tokenizer)
-        train, valid = (prepared_sequences(dataset, data, split) for split in (data.split, "valid"))
+        train, valid = (
+            dataset.documents(split).sequences(data.length, data.layout)
+            for split in (data.split, "valid")
+        )
         return Corpus(dataset.tokenizer, train, valid)
     if data.split != "train":
         raise ValueError(
@@ -82,17 +84,10 @@ def load_corpus(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus
         num_states=data.num_states,
     )
     train, valid = (
-        InMemory(to_sequences(documents, tokenizer, length=data.length, layout=data.layout))
-        for documents in (split.train, split.valid)
+        TokenDocuments.of_texts(texts, tokenizer, name).sequences(data.length, data.layout)
+        for name, texts in (("the corpus", split.train), ("its held-out part", split.valid))
     )
     return Corpus(tokenizer, train, valid)
-
-
-def prepared_sequences(dataset: TokenDataset, data: DataConfig, split: str) -> Sequences:
-    """Returns the sequences of a part of a prepared data set, in the run's layout."""
-    if data.layout == "documents":
-        return dataset.one_each(split, data.length)
-    return dataset.stream(split, data.length)
 
 
 def load_pairs(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus:
@@ -207,9 +202,6 @@ def _document_keys(config: RunConfig, tokenizer: Tokenizer) -> list[set[int]]:
         ]
     dataset = PreparedPairs(source).source if holds_pairs(source) else TokenDataset(source)
     return [
-        {
-            hash(tuple(dataset.document(part, i).tolist()))
-            for i in range(dataset.num_documents(part))
-        }
+        {hash(tuple(document.tolist())) for document in dataset.documents(part)}
         for part in (split, "valid")
     ]
