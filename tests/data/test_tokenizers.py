@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from cdcd.data.tokenizer_learning import (
     learn_sentencepiece,
-    learn_symbols,
     learn_tokenizer,
     learn_words,
     sample_stretches,
@@ -154,7 +153,7 @@ def test_bytes_are_counted_not_characters():
 
 
 def test_symbols():
-    tokenizer = learn_symbols(iter(["e2e4 e7e5\ne2e4", "g1f3 e2e4 e7e5"]), vocab_size=5)
+    tokenizer = learn_words(iter(["e2e4 e7e5\ne2e4", "g1f3 e2e4 e7e5"]), 5, SymbolTokenizer)
     assert tokenizer.words == ("<pad>", "<eos>", "<unk>", "e2e4", "e7e5")
     assert tokenizer.encode("e7e5  e2e4\ng1f3") == [4, 3, UNKNOWN]
     assert tokenizer.decode([4, 3, EOS, PAD]) == "e7e5 e2e4"
@@ -164,20 +163,20 @@ def test_symbols():
 
 def test_symbols_between_spaces_come_back():
     text = "74,70,65,58 -1,70,65,58 1/2-1/2 e7e8q"
-    tokenizer = learn_symbols([text], 100)
+    tokenizer = learn_words([text], 100, SymbolTokenizer)
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_undecodable_words_are_unknown():
-    for learn in (learn_words, learn_symbols):
-        tokenizer = learn(["caf\udce9 ole ole"], 100)
+    for kind in (WordTokenizer, SymbolTokenizer):
+        tokenizer = learn_words(["caf\udce9 ole ole"], 100, kind)
         assert not any("\udce9" in word for word in tokenizer.words)
         assert UNKNOWN in tokenizer.encode("caf\udce9")
         assert UNKNOWN not in tokenizer.encode("ole")
 
 
 def test_specials_in_a_text_are_only_text():
-    tokenizer = learn_symbols(["a <eos> <pad> b"], 100)
+    tokenizer = learn_words(["a <eos> <pad> b"], 100, SymbolTokenizer)
     assert tokenizer.encode("<eos> <pad>") == [UNKNOWN, UNKNOWN]
 
 

@@ -9,18 +9,15 @@ long is noticed, one that was cut in the middle is translated wrongly.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 T = TypeVar("T")
-CLOSING = "\"'”’“‘»«›‹)\\]}"
-END = re.compile(rf"[.!?…]+[{CLOSING}]*(?=\s)|[。！？｡]+[{CLOSING}」』）】》〉]*")
-"""Marks that may end a sentence. Chinese and Japanese ones need no space."""
-IS_CLEAR = frozenset("。！？｡")
-LAST_WORD = re.compile(r"[\w.]*$")
-NEXT = re.compile(r"\s*[\"'“‘„‚»«›‹¿¡(\[{–—-]*\s*(\S?)")
-"""The first character of the next word, behind opening quotes and dashes."""
+OPENING, CLOSING = "\"'“‘„‚»«›‹¿¡([{–—-", "\"'”’“‘»«›‹)\\]}"
+END = re.compile(rf"[.!?…]+[{CLOSING}]*\s+|(?P<clear>[。！？｡]+[{CLOSING}」』）】》〉]*\s*)")
+"""Marks that may end a sentence, and the white space behind them, which Chinese and Japanese need not have."""
 LONGEST = 40
-"""Characters that are looked at for a word."""
+"""Characters that are looked at for a word, or for the beginning of the next."""
 
 INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 """J, z.B, U.S: letters with full stops between them."""
@@ -41,35 +38,23 @@ BEFORE_NUMBER = re.compile(
 
 def split_sentences(text: str) -> list[str]:
     """Returns the sentences of a text with the white space behind them: joined they are the text."""
-    starts = [0]
-    for match in END.finditer(text):
-        if _is_end(text, match):
-            behind = re.compile(r"\s*").match(text, match.end())
-            assert behind is not None
-            starts.append(behind.end())
-    return [text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True) if b > a]
+    ends = [match.end() for match in END.finditer(text) if _is_end(text, match)]
+    return [text[a:b] for a, b in pairwise([0, *ends, len(text)]) if b > a]
 
 
 def _is_end(text: str, match: re.Match[str]) -> bool:
-    marks = match.group()
-    if marks[0] in IS_CLEAR:
+    if match["clear"]:
         return True
-    following = NEXT.match(text, match.end())
-    assert following is not None
-    first = following.group(1)
+    first = text[match.end() : match.end() + LONGEST].lstrip(OPENING).lstrip()[:1]
     if first.islower():
         return False
-    return not (
-        marks == "."
-        and _is_part_of_word(text[max(0, match.start() - LONGEST) : match.start()], first)
-    )
+    before = text[max(0, match.start() - LONGEST) : match.start()]
+    return match[0].rstrip() != "." or not _is_part_of_word(before, first)
 
 
 def _is_part_of_word(before: str, first: str) -> bool:
     """Returns whether a full stop belongs to the word before it."""
-    match = LAST_WORD.search(before)
-    assert match is not None
-    word = match.group()
+    word = re.split(r"[^\w.]", before)[-1]
     if any(kind.fullmatch(word) for kind in (INITIALS, ORDINAL, ABBREVIATION)):
         return True
     return first.isdigit() and BEFORE_NUMBER.fullmatch(word) is not None

@@ -5,7 +5,8 @@ import io
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from cdcd.data.tokenizers import (
@@ -36,22 +37,16 @@ def learn_tokenizer(
     return LEARNERS[name](documents, vocab_size, **options)
 
 
-def learn_words(documents: Iterable[str], vocab_size: int) -> WordTokenizer:
-    """Learns the most frequent words of a corpus."""
-    return WordTokenizer(_most_frequent(map(WordTokenizer.split, documents), vocab_size))
-
-
-def learn_symbols(documents: Iterable[str], vocab_size: int) -> SymbolTokenizer:
-    """Learns the most frequent symbols of a corpus."""
-    return SymbolTokenizer(_most_frequent(map(SymbolTokenizer.split, documents), vocab_size))
-
-
-def _most_frequent(documents: Iterable[Sequence[str]], vocab_size: int) -> list[str]:
+def learn_words(
+    documents: Iterable[str], vocab_size: int, kind: type[WordTokenizer] = WordTokenizer
+) -> WordTokenizer:
+    """Learns the most frequent words of a corpus, or its symbols."""
     if vocab_size <= len(SPECIALS):
         raise ValueError(f"vocab_size is {vocab_size}, it must be above {len(SPECIALS)}")
-    counts = Counter(word for words in documents for word in words)
+    counts = Counter(word for text in documents for word in kind.split(text))
     known = (word for word in counts if not UNDECODABLE.search(word) and word not in SPECIALS)
-    return sorted(known, key=lambda word: (-counts[word], word))[: vocab_size - len(SPECIALS)]
+    words = sorted(known, key=lambda word: (-counts[word], word))
+    return kind(words[: vocab_size - len(SPECIALS)])
 
 
 def learn_sentencepiece(
@@ -129,6 +124,6 @@ def train_sentencepiece(stretches: list[str], vocab_size: int) -> bytes:
 LEARNERS: dict[str, Callable[..., Tokenizer]] = {
     "sentencepiece": learn_sentencepiece,
     "words": learn_words,
-    "symbols": learn_symbols,
+    "symbols": partial(learn_words, kind=SymbolTokenizer),
     "bytes": lambda documents, vocab_size: ByteTokenizer(),
 }

@@ -36,13 +36,11 @@ class Tokenizer(Protocol):
     """The interface of every tokenizer."""
 
     kind: ClassVar[str]
+    suffix: ClassVar[str] = "json"
 
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def content(self) -> bytes:
-        """The content of the tokenizer's file; the tokenizer is a function of it."""
-        ...
+    vocab_size: int
+    content: bytes
+    """The content of the tokenizer's file; the tokenizer is a function of it."""
 
     def encode(self, text: str, *, strict: bool = False) -> list[int]:
         """Returns the tokens of a text; where `strict`, an unknown word raises an error."""
@@ -53,7 +51,8 @@ class Tokenizer(Protocol):
         """Returns one token as a person would read it."""
         ...
 
-    def save(self, folder: Path) -> None: ...
+    def save(self, folder: Path) -> None:
+        (folder / f"{self.kind}.{self.suffix}").write_bytes(self.content)
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -75,7 +74,7 @@ def tokenizer_hash(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(tokenizer.content).hexdigest()
 
 
-class WordTokenizer:
+class WordTokenizer(Tokenizer):
     """Words and punctuation marks, from a fixed list."""
 
     kind: ClassVar[str] = "words"
@@ -87,6 +86,8 @@ class WordTokenizer:
         self.index = {word: token for token, word in enumerate(words, start=len(SPECIALS))}
         if len({*self.words}) != len(self.words):
             raise ValueError(f"the {self.noun}s of a {type(self).__name__} must be distinct")
+        self.vocab_size = len(self.words)
+        self.content = json.dumps({self.kind: words}, ensure_ascii=False, indent=0).encode("utf-8")
 
     split = staticmethod(split_words)
     join = staticmethod(join_words)
@@ -94,15 +95,6 @@ class WordTokenizer:
     def pieces(self, text: str) -> list[str]:
         """Returns the words of a text, in the list or not."""
         return self.split(text)
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.words)
-
-    @property
-    def content(self) -> bytes:
-        listed = {self.kind: self.words[len(SPECIALS) :]}
-        return json.dumps(listed, ensure_ascii=False, indent=0).encode("utf-8")
 
     def encode(self, text: str, *, strict: bool = False) -> list[int]:
         words = self.pieces(text)
@@ -120,9 +112,6 @@ class WordTokenizer:
 
     def piece(self, token: int) -> str:
         return self.words[token]
-
-    def save(self, folder: Path) -> None:
-        (folder / f"{self.kind}.json").write_bytes(self.content)
 
 
 class SymbolTokenizer(WordTokenizer):
@@ -158,7 +147,7 @@ class MorphemeTokenizer(WordTokenizer):
             start, glue = end, GLUE
 
 
-class ByteTokenizer:
+class ByteTokenizer(Tokenizer):
     """The bytes of a text, each a token; lossless for anything."""
 
     kind: ClassVar[str] = "bytes"
@@ -178,20 +167,19 @@ class ByteTokenizer:
         byte = token - len(SPECIALS)
         return chr(byte) if 32 <= byte < 127 else f"<0x{byte:02X}>"
 
-    def save(self, folder: Path) -> None:
-        (folder / "bytes.json").write_bytes(self.content)
 
-
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """SentencePiece unigram pieces with byte fallback (§6.1)."""
 
     kind: ClassVar[str] = "sentencepiece"
+    suffix: ClassVar[str] = "model"
 
     def __init__(self, model: bytes) -> None:
         import sentencepiece
 
         self.content = model
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.vocab_size: int = self.processor.get_piece_size()
         self._check_specials()
         self._byte_tokens = self.processor.piece_to_id([f"<0x{byte:02X}>" for byte in range(256)])
 
@@ -203,10 +191,6 @@ class SentencePieceTokenizer:
                 f"eos {EOS}, unk {UNKNOWN}: train it with --pad_id={PAD} --eos_id={EOS} "
                 f"--unk_id={UNKNOWN} --bos_id=-1"
             )
-
-    @property
-    def vocab_size(self) -> int:
-        return self.processor.get_piece_size()
 
     def encode(self, text: str, *, strict: bool = False) -> list[int]:
         if "▁" not in text and is_utf8(text):
@@ -234,9 +218,6 @@ class SentencePieceTokenizer:
 
     def piece(self, token: int) -> str:
         return self.processor.id_to_piece(token)
-
-    def save(self, folder: Path) -> None:
-        (folder / "sentencepiece.model").write_bytes(self.content)
 
 
 def numerals_tokenizer() -> MorphemeTokenizer:

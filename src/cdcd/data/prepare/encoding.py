@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Int64, UInt
 
 from cdcd.data.prepare.reading import Row
-from cdcd.data.tokenizers import UNDECODABLE, Tokenizer, is_utf8, load_tokenizer, token_dtype
+from cdcd.data.tokenizers import Tokenizer, load_tokenizer, token_dtype
 from cdcd.data.vocabulary import EOS, UNKNOWN
 
 CHUNK_CHARACTERS = 1 << 20
@@ -64,7 +64,7 @@ def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
         tokens = [] if is_empty else [*tokenizer.encode(text), EOS]
         arrays.append(np.array(tokens, dtype))
         num_bytes = len(text.encode("utf-8", "surrogateescape"))
-        num_undecodable = 0 if is_utf8(text) else len(UNDECODABLE.findall(text))
+        num_undecodable = num_bytes - len(text.encode("utf-8", "ignore"))
         counts.append((len(tokens), num_bytes, tokens.count(UNKNOWN), num_undecodable))
     return Encoded(np.concatenate(arrays), np.array(counts, np.int64).reshape(-1, 4))
 
