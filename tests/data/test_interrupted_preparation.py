@@ -124,7 +124,7 @@ def test_going_on_with_other_settings(unfinished, corpus):
         with pytest.raises(ValueError, match=message):
             prepared(corpus, unfinished, **changes)
     corpus.write_text("another text\n")
-    with pytest.raises(ValueError, match=r"corpus.txt has changed since .*set was begun"):
+    with pytest.raises(ValueError, match=r"begun with source_bytes \[\d+\], not \[13\]; .* text"):
         prepared(corpus, unfinished)
     assert contents(unfinished) == before
 

@@ -48,7 +48,7 @@ def fitting_pairs(
             f"none of {len(fits):,} pairs fits into {source_length} + {target_length} tokens (source + "
             f"target, ends included); raise the lengths"
         )
-    rows = (side.whole(length, fits) for side, length in sides)
+    rows = (side.beginnings(length, fits) for side, length in sides)
     return PairDataset(*rows, num_dropped=int((~fits).sum()))
 
 

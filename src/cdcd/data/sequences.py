@@ -218,19 +218,15 @@ class TokenDocuments:
 
     def full(self, length: int) -> Sequences:
         """Returns the first `length` tokens of the documents that have so many before their EOS."""
-        parts = []
-        for shard in self.shards:
-            starts = shard.starts[shard.ends - 1 - shard.starts >= length]
-            parts.append(_Spans(shard.tokens, starts, starts + length, length))
-        return self._mapped(parts, length, "documents of that length")
+        return self.beginnings(length, self.lengths() > length)
 
-    def whole(self, length: int, is_wanted: Bool[np.ndarray, " documents"]) -> Sequences:
-        """Returns the wanted documents, none of which may be longer, each in a padded sequence."""
+    def beginnings(self, length: int, is_wanted: Bool[np.ndarray, " documents"]) -> Sequences:
+        """Returns the first `length` tokens of the wanted documents; shorter ones are padded."""
         parts = []
         for shard in self.shards:
             here, is_wanted = is_wanted[: len(shard.ends)], is_wanted[len(shard.ends) :]
             parts.append(_Spans(shard.tokens, shard.starts[here], shard.ends[here], length))
-        return self._mapped(parts, length, "documents of at most")
+        return self._mapped(parts, length, "documents of that length")
 
     def _mapped(self, parts: Sequence[np.ndarray | _Spans], length: int, wanted: str) -> Sequences:
         sequences = MappedSequences(parts, length)

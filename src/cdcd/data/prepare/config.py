@@ -65,17 +65,17 @@ class PrepareConfig:
                 f"the shares of valid, test and judge sum to {sum(self.shares):g}; they must leave "
                 f"documents to train on: lower them to a sum below 1"
             )
-        if self.target_column and not self.target_source:
-            self._check_columns()
-        for split in ("valid", "test"):
-            self._check_held_out(f"{split}_source", f"{split}_target_source")
-
-    def _check_columns(self) -> None:
-        if self.column in (None, self.target_column):
+        if (
+            self.target_column
+            and not self.target_source
+            and self.column in (None, self.target_column)
+        ):
             raise ValueError(
                 f"column is {self.column!r} and target_column {self.target_column!r}: name two columns of "
                 f"{self.source}"
             )
+        for split in ("valid", "test"):
+            self._check_held_out(f"{split}_source", f"{split}_target_source")
 
     def _check_held_out(self, source: str, target: str) -> None:
         given, translations = getattr(self, source), getattr(self, target)

@@ -108,9 +108,8 @@ def _begin(config: PrepareConfig, out: Path, sources: Sources, console: Console)
         for folder in {building, *sides}:
             (folder / "tokenizer").mkdir(parents=True)
             tokenizer.save(folder / "tokenizer")
-        sizes = [source.size for source in sources.values()]
         nothing = [{name: SplitContent() for name in SPLITS} for _ in sides]
-        Progress(config.defining, sizes, nothing).save(building)
+        Progress(_begun(config, sources), nothing).save(building)
         building.rename(out)
     except OSError as error:
         raise ValueError(f"could not create {out}: {error.strerror}") from None
@@ -159,6 +158,11 @@ def _train_texts(config: PrepareConfig, source: Source) -> Iterator[str]:
             return
 
 
+def _begun(config: PrepareConfig, sources: Sources) -> dict[str, Any]:
+    """Returns what the result depends on: the settings, and the bytes of each source."""
+    return {**config.defining, "source_bytes": [source.size for source in sources.values()]}
+
+
 # Going on
 
 
@@ -169,8 +173,7 @@ class _Preparation:
         self, config: PrepareConfig, out: Path, sources: Sources, console: Console
     ) -> None:
         self.config, self.out, self.sources, self.console = config, out, sources, console
-        self.progress = Progress.load(out)
-        self._check_progress()
+        self.progress = Progress.load(out, _begun(config, sources))
         self.tokenizer = load_tokenizer(out / "tokenizer")
         self.dtype = token_dtype(self.tokenizer.vocab_size)
         self.folders = _side_folders(config, out)
@@ -184,20 +187,6 @@ class _Preparation:
             for folder, side in zip(self.folders, self.progress.sides, strict=True)
         ]
         self._saved_bytes = self.progress.num_bytes
-
-    def _check_progress(self) -> None:
-        begun = self.progress.config
-        for name, value in self.config.defining.items():
-            if begun.get(name) != value:
-                raise ValueError(
-                    f"{self.out} was begun with {name} {begun.get(name)!r}, not {value!r}; go on with "
-                    f"the same settings, or choose another --out"
-                )
-        if self.progress.sizes != [source.size for source in self.sources.values()]:
-            raise ValueError(
-                f"the source {self.config.source} has changed since {self.out} was begun; choose "
-                f"another --out"
-            )
 
     def run(self) -> None:
         """Writes what is left, and describes the data set, which makes it whole."""

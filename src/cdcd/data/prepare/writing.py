@@ -24,10 +24,8 @@ SUFFIXES = ("tokens", "ends")
 class Progress:
     """The part of a preparation that is done, as the data set's folder holds it until the end."""
 
-    config: dict[str, Any]
-    """Settings that the result depends on."""
-    sizes: list[int | None]
-    """Bytes of each source."""
+    begun: dict[str, Any]
+    """Settings that the result depends on, and bytes of the sources."""
     sides: list[dict[str, SplitContent]]
     """The written part of each split, for each side."""
     source: int = 0
@@ -42,13 +40,19 @@ class Progress:
         write_json(folder / PROGRESS, asdict(self))
 
     @classmethod
-    def load(cls, folder: Path) -> "Progress":
-        """Reads the record in a data set's folder."""
+    def load(cls, folder: Path, begun: dict[str, Any]) -> "Progress":
+        """Reads the record in a data set's folder, which must have been begun in the same way."""
         content = read_json(folder / PROGRESS)
         if content.keys() != {each.name for each in fields(cls)}:
             raise ValueError(
                 f"{folder} was begun by another version of cdcd; delete it and prepare the data again"
             )
+        for name, value in begun.items():
+            if (before := content["begun"].get(name)) != value:
+                raise ValueError(
+                    f"{folder} was begun with {name} {before!r}, not {value!r}; go on with the same "
+                    f"settings and text, or choose another --out"
+                )
         content["sides"] = [
             {name: SplitContent(**split) for name, split in side.items()}
             for side in content["sides"]
