@@ -463,7 +463,7 @@ def prepared(tmp_path_factory):
     shares = {"valid_share": 0.1, "test_share": 0.2, "workers": 1}
     sources = {"source": str(place / "a.en"), "target_source": str(place / "a.de")}
     for name, more in (
-        ("set", {"max_source_length": 70}),
+        ("set", {}),
         ("untested", {"test_share": 0.0}),
     ):
         config = PrepareConfig(**(sources | shares | {"tokenizer": "bytes"} | more))
