@@ -46,7 +46,7 @@ WORDS = ("--data.tokenizer", "words")
         (("--data", "{place}/empty"), "empty holds no text"),
         (("--data", "{place}/latin1.txt"), "latin1.txt, line 1: not UTF-8 text"),
         (("--data", "{place}/one.txt"), "has one document; it needs two"),
-        (("--data", "{place}/short.txt", *STREAM, *WORDS), "fewer than one sequence.*24"),
+        (("--data", "{place}/short.txt", *STREAM, *WORDS), "too few tokens for one sequence of 24"),
         (
             ("--data", "{place}/short.txt", "--data.vocab-size", 100),
             "vocab_size is 100; .* need 262",

@@ -232,7 +232,7 @@ class TokenDocuments:
         sequences = MappedSequences(parts, length)
         if len(sequences) == 0:
             raise ValueError(
-                f"{self.name} has too few {wanted} of {length} tokens; add text or lower the length"
+                f"{self.name} has too few {wanted} of {length} tokens; add text or lower data.length"
             )
         return sequences
 
