@@ -302,7 +302,7 @@ def test_without_sacrebleu(place, capfd, monkeypatch):
         Translator, "scored_samples", lambda *_, **__: pytest.fail("it was sampled")
     )
     arguments = ("translate", "{place}/run", "--source", "{place}/lines.txt", "--num-samples", 2)
-    message = r"tokenisation intl needs sacrebleu: pip install 'cdcd\[translate\]'"
+    message = r"BLEU needs sacrebleu: pip install 'cdcd\[translate\]'"
     assert_refused(place, capfd, message, *arguments)
 
 

@@ -44,7 +44,7 @@ def gain_of_perfect_samples(seed: int, reference: str) -> float:
         data, system = (other, prompts), (samples, prompts)
     else:
         data, system = (prompts, other), (samples, other)
-    scores = [mauve(features(a), features(b), num_restarts=2).score for a, b in (data, system)]
+    scores = [mauve(features(a), features(b), num_restarts=2) for a, b in (data, system)]
     return scores[1] - scores[0]
 
 

@@ -281,7 +281,7 @@ class Evaluation:
         features = None if is_reference else self._features(texts)
         similarity = None
         if reference is not None and features is not None:
-            similarity = mauve(reference, features, seed=self.config.seed).score
+            similarity = mauve(reference, features, seed=self.config.seed)
         return Measured(
             source=samples.source,
             nll=ratio_interval(nats, num_tokens_of_each, seed=self.config.seed),

@@ -9,17 +9,17 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from cdcd.metrics.defects import missing_share, repeated_share
 from cdcd.metrics.intervals import Interval, bootstrap
 from cdcd.metrics.mbr import Utility, pairwise_bleu, pairwise_chrf
 from cdcd.metrics.ngrams import (
-    Statistics,
     bleu,
-    bleu_statistics,
+    bleu_counts,
     chrf,
-    chrf_statistics,
+    chrf_counts,
+    sacrebleu_metrics,
     word_splitter,
 )
 from cdcd.settings import unknown
@@ -81,18 +81,16 @@ class Scores:
     """Share of empty translations."""
 
 
-def score(
-    hypotheses: Sequence[str], corpus: Corpus, *, num_resamples: int = 1000, seed: int = 0
-) -> Scores:
+def score(hypotheses: Sequence[str], corpus: Corpus, *, num_resamples: int = 1000) -> Scores:
     """Computes all scores of one translation of a test set."""
-    by_words = _bleu_statistics(hypotheses, corpus)
-    by_characters = chrf_statistics(hypotheses, corpus.references)
-    lengths = by_words.sum()
-    interval = partial(_interval, num_resamples=num_resamples, seed=seed)
+    by_words = _bleu_counts(hypotheses, corpus)
+    by_characters = chrf_counts(hypotheses, corpus.references)
+    _, length, reference_length = by_words.sum(0)[:, 0]
+    interval = partial(_interval, num_resamples=num_resamples)
     return Scores(
-        bleu=interval([by_words], corpus_bleu),
-        chrf=interval([by_characters], corpus_chrf),
-        length_ratio=float(lengths.candidate[0] / max(lengths.reference[0], 1)),
+        bleu=interval(bleu, by_words),
+        chrf=interval(chrf, by_characters),
+        length_ratio=float(length / max(reference_length, 1)),
         repetition=repeated_share(hypotheses) - repeated_share(corpus.references),
         missing_words=missing_share(corpus.references, hypotheses),
         empty_share=sum(not text.strip() for text in hypotheses) / len(hypotheses),
@@ -101,68 +99,46 @@ def score(
 
 def signatures(corpus: Corpus) -> dict[str, str]:
     """Returns sacreBLEU's signatures of the scores, with which others can compute the same ones."""
-    try:
-        from sacrebleu.metrics.bleu import BLEU
-        from sacrebleu.metrics.chrf import CHRF
-    except ImportError:
-        raise ValueError("BLEU needs sacrebleu: pip install 'cdcd[translate]'") from None
+    by_words, by_characters = sacrebleu_metrics()
     one_reference = [list(corpus.references[:1])]
     metrics = {
-        "bleu": BLEU(tokenize=corpus.tokenize, references=one_reference),
-        "chrf": CHRF(references=one_reference),
+        "bleu": by_words(tokenize=corpus.tokenize, references=one_reference),
+        "chrf": by_characters(references=one_reference),
     }
     return {name: str(metric.get_signature()) for name, metric in metrics.items()}
 
 
-def corpus_bleu(corpus: Statistics) -> float:
-    """Computes sacreBLEU's score from the statistics of a corpus."""
-    return float(bleu(corpus, effective_order=False))
-
-
-def corpus_chrf(corpus: Statistics) -> float:
-    """Computes sacreBLEU's chrF2 from the statistics of a corpus."""
-    return float(chrf(corpus))
-
-
 def bleu_difference(
-    first: Sequence[str],
-    second: Sequence[str],
-    corpus: Corpus,
-    *,
-    num_resamples: int = 1000,
-    seed: int = 0,
+    first: Sequence[str], second: Sequence[str], corpus: Corpus, *, num_resamples: int = 1000
 ) -> Interval:
     """Returns the BLEU of the second translation less that of the first, by paired bootstrap.
 
     Both are scored on the same resampled sentences, so that hard sentences do not count as noise:
     where the interval excludes 0 the difference is more than the choice of sentences.
     """
-    pair = [_bleu_statistics(texts, corpus) for texts in (first, second)]
-    return _interval(pair, _second_above_first, num_resamples=num_resamples, seed=seed)
+    pair = [_bleu_counts(texts, corpus) for texts in (first, second)]
+    return _interval(_second_above_first, *pair, num_resamples=num_resamples)
 
 
 def _interval(
-    systems: Sequence[Statistics],
-    statistic: Callable[..., float],
-    *,
+    statistic: Callable[..., float | np.ndarray],
+    *systems: Float[np.ndarray, "sentences 3 orders"],
     num_resamples: int,
-    seed: int,
 ) -> Interval:
     """Bootstraps a statistic of one or more corpora over sentences, the same ones for all systems."""
-
-    def of_rows(rows: torch.Tensor) -> float:
-        return statistic(*(each.sum(rows.numpy()) for each in systems))
-
-    rows = torch.arange(len(systems[0].matches))
-    return bootstrap([rows], of_rows, num_resamples=num_resamples, seed=seed)
-
-
-def _second_above_first(first: Statistics, second: Statistics) -> float:
-    return corpus_bleu(second) - corpus_bleu(first)
+    return bootstrap(
+        [torch.from_numpy(counts) for counts in systems],
+        lambda *resampled: float(statistic(*(counts.sum(0).numpy() for counts in resampled))),
+        num_resamples=num_resamples,
+    )
 
 
-def _bleu_statistics(texts: Sequence[str], corpus: Corpus) -> Statistics:
-    return bleu_statistics(texts, corpus.references, tokenize=corpus.tokenize)
+def _second_above_first(first: np.ndarray, second: np.ndarray) -> float:
+    return float(bleu(second) - bleu(first))
+
+
+def _bleu_counts(texts: Sequence[str], corpus: Corpus) -> Float[np.ndarray, "sentences 3 orders"]:
+    return bleu_counts(texts, corpus.references, tokenize=corpus.tokenize)
 
 
 @dataclass(frozen=True)
@@ -189,21 +165,21 @@ def mbr_curve(
     num_resamples: int = 1000,
 ) -> list[ByCount]:
     """Measures BLEU against the number of samples: for each n of `counts`, of the choices by `mbr_batch`."""
-    oracles = _oracle_choices(samples, corpus, counts)
-    decoded = [_bleu_statistics(chosen_samples(samples, column), corpus) for column in choices.T]
+    decoded, oracles = (
+        [_bleu_counts(chosen_samples(samples, column), corpus) for column in chosen.T]
+        for chosen in (choices, _oracle_choices(samples, corpus, counts))
+    )
     fewest = decoded[int(np.argmin(counts))]
-    interval = partial(_interval, num_resamples=num_resamples, seed=0)
+    interval = partial(_interval, num_resamples=num_resamples)
     return [
         ByCount(
             num_samples=count,
-            bleu=interval([chosen], corpus_bleu),
-            gain=interval([fewest, chosen], _second_above_first),
-            oracle_bleu=corpus_bleu(
-                _bleu_statistics(chosen_samples(samples, oracle), corpus).sum()
-            ),
+            bleu=interval(bleu, chosen),
+            gain=interval(_second_above_first, fewest, chosen),
+            oracle_bleu=float(bleu(oracle.sum(0))),
             distinct_share=float(np.mean([len(set(texts[:count])) / count for texts in samples])),
         )
-        for count, chosen, oracle in zip(counts, decoded, oracles.T, strict=True)
+        for count, chosen, oracle in zip(counts, decoded, oracles, strict=True)
     ]
 
 
@@ -214,14 +190,14 @@ def chosen_samples(samples: Sequence[Sequence[str]], choices: np.ndarray) -> lis
 
 def _oracle_choices(
     samples: Sequence[Sequence[str]], corpus: Corpus, counts: Sequence[int]
-) -> np.ndarray:
+) -> Int[np.ndarray, "sentences counts"]:
     """Returns, for each sentence and n, the one of its first n samples with the best sentence BLEU.
 
     The best samples of single sentences need not make the best corpus, but nearly do.
     """
     choices = []
     for texts, reference in zip(samples, corpus.references, strict=True):
-        pairs = bleu_statistics(texts, [reference] * len(texts), tokenize=corpus.tokenize)
+        pairs = bleu_counts(texts, [reference] * len(texts), tokenize=corpus.tokenize)
         utilities = bleu(pairs, effective_order=True)
         choices.append([int(utilities[:count].argmax()) for count in counts])
     return np.array(choices)

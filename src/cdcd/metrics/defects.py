@@ -38,14 +38,9 @@ def count_repeats(text: str) -> int:
     """
     tokens = [token.lower() for token in _token.findall(text)]
     is_word = [bool(_word.match(token)) for token in tokens]
-    return sum(
-        is_word[i] and (_repeats(tokens, i, 1) or (is_word[i - 1] and _repeats(tokens, i, 2)))
-        for i in range(1, len(tokens))
-    )
 
+    def repeats(end: int, length: int) -> bool:
+        last, before = tokens[end - length : end], tokens[max(end - 2 * length, 0) : end - length]
+        return last == before and all(is_word[end - length : end])
 
-def _repeats(tokens: Sequence[str], last: int, length: int) -> bool:
-    """Tells if the `length` tokens up to the last one equal those before them."""
-    end = last + 1
-    middle, start = end - length, end - 2 * length
-    return start >= 0 and tokens[start:middle] == tokens[middle:end]
+    return sum(repeats(end, 1) or repeats(end, 2) for end in range(2, len(tokens) + 1))

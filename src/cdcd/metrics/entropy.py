@@ -9,6 +9,7 @@ H and the shares of distinct n-grams depend on N, so they are compared at equal 
 n adjacent positions that all count. The share of an empty set is 0, and so is its entropy.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -47,14 +48,14 @@ def text_statistics(
 ) -> TextStatistics:
     """Computes all statistics of the first `num_tokens` positions that count."""
     tokens, is_generated = first_tokens(tokens, is_generated, num_tokens)
-    ngrams = _ngrams(tokens, is_generated)
+    ngrams = list(_ngrams(tokens, is_generated))
     return TextStatistics(
         num_samples=len(tokens),
         num_tokens=int(is_generated.sum()),
         entropy=pooled_entropy(tokens, is_generated),
         sample_entropy=sample_entropy(tokens, is_generated),
-        distinct=tuple(_distinct_share(ngram) for ngram in ngrams),
-        repetition=_mean_repetition(ngrams[-1]),
+        distinct=tuple(_distinct_share(*each) for each in ngrams),
+        repetition=_mean_repetition(*ngrams[-1]),
         duplicate_share=duplicate_share(tokens, is_generated),
     )
 
@@ -132,26 +133,18 @@ def _counted(tokens: Tensor, is_generated: Tensor) -> Int[Tensor, " counted"]:
     return counted
 
 
-@dataclass(frozen=True)
-class _Ngrams:
-    """The n-grams of one length: equal ids are equal n-grams."""
+def _ngrams(tokens: Tensor, is_generated: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields, for n = 1, 2, …, the number of the n-gram at each position, and a mask of those that count.
 
-    ids: Int[Tensor, "samples windows"]
-    is_whole: Bool[Tensor, "samples windows"]
-    """True where all positions count."""
-
-
-def _ngrams(tokens: Tensor, is_generated: Tensor) -> list[_Ngrams]:
-    """Lists the n-grams of each length, numbered by their (n-1)-gram and their last token."""
-    singles = _dense(tokens)
-    ngrams = [_Ngrams(singles, is_generated)]
-    base = tokens.numel() + 1
-    for n in range(2, LONGEST_NGRAM + 1):
-        ids, is_whole = ngrams[-1].ids[:, :-1], ngrams[-1].is_whole[:, :-1]
-        last = slice(n - 1, None)
-        ids = _dense(ids * base + singles[:, last])
-        ngrams.append(_Ngrams(ids, is_whole & is_generated[:, last]))
-    return ngrams
+    An n-gram is numbered by its (n-1)-gram and its last token.
+    """
+    singles = ids = _dense(tokens)
+    is_whole = is_generated
+    yield ids, is_whole
+    for n in range(1, LONGEST_NGRAM):
+        ids = _dense(ids[:, :-1] * (tokens.numel() + 1) + singles[:, n:])
+        is_whole = is_whole[:, :-1] & is_generated[:, n:]
+        yield ids, is_whole
 
 
 def _dense(ids: Tensor) -> Tensor:
@@ -159,14 +152,13 @@ def _dense(ids: Tensor) -> Tensor:
     return torch.unique(ids, return_inverse=True)[1].view(ids.shape)
 
 
-def _distinct_share(ngrams: _Ngrams) -> float:
-    ids = ngrams.ids[ngrams.is_whole]
-    return int((torch.bincount(ids) > 0).sum()) / max(len(ids), 1)
+def _distinct_share(ngrams: Tensor, is_whole: Tensor) -> float:
+    counted = ngrams[is_whole]
+    return len(counted.unique()) / max(len(counted), 1)
 
 
-def _mean_repetition(ngrams: _Ngrams) -> float:
-    ordered = ngrams.ids.masked_fill(~ngrams.is_whole, -1).sort(dim=1).values
-    is_repeat = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    totals = ngrams.is_whole.sum(1).double()
-    shares = is_repeat.sum(1) / totals.clamp(min=1)
-    return float(shares.sum() / (totals > 0).sum().clamp(min=1))
+def _mean_repetition(ngrams: Tensor, is_whole: Tensor) -> float:
+    rows, *_ = counts_by_sample(ngrams, is_whole)
+    totals = is_whole.sum(1).double()
+    repeats = totals - torch.bincount(rows, minlength=len(totals))
+    return float((repeats / totals.clamp(min=1)).sum() / (totals > 0).sum().clamp(min=1))

@@ -71,14 +71,10 @@ def ratio_interval(
         )
     return bootstrap(
         [torch.stack([above, below], 1)],
-        lambda rows: _ratio(*rows.sum(0).tolist()),
+        lambda rows: float(torch.div(*rows.sum(0))),
         num_resamples=num_resamples,
         seed=seed,
     )
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator else math.nan
 
 
 def pooled_entropy_interval(

@@ -9,8 +9,6 @@ from (1, 0) to (0, 1), and MAUVE is the area under it: 1 for equal histograms, n
 ones. The defaults are those of the authors' package `mauve-text`.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -20,21 +18,12 @@ SAMPLES_PER_CLUSTER = 10
 """Sets the number of clusters: samples of the smaller set to one cluster."""
 FEWEST_PER_CLUSTER = 2
 """With fewer samples of either set, the histograms would be mostly chance."""
+MOST_ITERATIONS = 500
+"""Iterations of k-means, which settles long before."""
 END = 1e-6
 """Distance of the first and last mixture weight from 0 and 1."""
 DISTANCES_AT_A_TIME = 2**24
 """Bounds the memory of k-means."""
-
-
-@dataclass(frozen=True)
-class Mauve:
-    """The MAUVE of two sets of features."""
-
-    score: float
-    """Between 0 and 1; higher is closer."""
-    divergence_curve: Float[Tensor, "points 2"]
-    """The points, corners included, between which the area is measured."""
-    num_clusters: int
 
 
 def mauve(
@@ -43,27 +32,21 @@ def mauve(
     *,
     num_clusters: int | None = None,
     seed: int = 0,
-    scaling: float = 5.0,
-    num_weights: int = 25,
     explained_variance: float = 0.9,
     num_restarts: int = 5,
-    max_iterations: int = 500,
-) -> Mauve:
+) -> float:
     """Computes MAUVE of two sets of features, one row per text; the order of sets and rows has no effect."""
-    num_p, num_q = len(features_p), len(features_q)
+    sizes = [len(features_p), len(features_q)]
     if num_clusters is None:
-        num_clusters = max(2, round(min(num_p, num_q) / SAMPLES_PER_CLUSTER))
+        num_clusters = max(2, round(min(sizes) / SAMPLES_PER_CLUSTER))
     _check(features_p, features_q, num_clusters)
     joint = normalize(torch.cat([features_p, features_q]).double(), dim=1)
     order = _own_order(joint)
     reduced = principal_components(joint[order], explained_variance).float()
     clusters = torch.empty_like(order)
-    clusters[order] = k_means(
-        reduced, num_clusters, num_restarts=num_restarts, max_iterations=max_iterations, seed=seed
-    ).clusters
-    p, q = (_histogram(part, num_clusters) for part in clusters.split([num_p, num_q]))
-    curve = divergence_curve(p, q, scaling=scaling, num_weights=num_weights)
-    return Mauve(area_under(curve), curve, num_clusters)
+    clusters[order], _ = k_means(reduced, num_clusters, num_restarts=num_restarts, seed=seed)
+    p, q = (_histogram(part, num_clusters) for part in clusters.split(sizes))
+    return area_under(divergence_curve(p, q))
 
 
 def _check(features_p: Tensor, features_q: Tensor, num_clusters: int) -> None:
@@ -104,48 +87,39 @@ def principal_components(
     return centred @ axes.flip(1)[:, :kept]
 
 
-@dataclass(frozen=True)
-class Clustering:
-    """The result of k-means."""
-
-    clusters: Int[Tensor, " samples"]
-    inertia: float
-    """Sum of squared distances to the centres."""
-
-
 def k_means(
     rows: Float[Tensor, "samples width"],
     num_clusters: int,
     *,
     num_restarts: int,
-    max_iterations: int,
     seed: int,
-) -> Clustering:
-    """Returns the best of several runs of Lloyd's algorithm, each from samples drawn as centres."""
+) -> tuple[Int[Tensor, " samples"], float]:
+    """Returns the clusters and the inertia of the best of several runs of Lloyd's algorithm.
+
+    Each run begins with samples drawn as centres. The inertia is the sum of squared distances to them.
+    """
     generator = torch.Generator().manual_seed(seed)
     runs = []
     for _ in range(num_restarts):
         drawn = torch.randperm(len(rows), generator=generator)[:num_clusters]
-        runs.append(_lloyd(rows, rows[drawn.to(rows.device)], max_iterations))
-    return min(runs, key=lambda run: run.inertia)
+        runs.append(_lloyd(rows, rows[drawn.to(rows.device)]))
+    return min(runs, key=lambda run: run[1])
 
 
 def _lloyd(
-    rows: Float[Tensor, "samples width"],
-    centres: Float[Tensor, "clusters width"],
-    max_iterations: int,
-) -> Clustering:
+    rows: Float[Tensor, "samples width"], centres: Float[Tensor, "clusters width"]
+) -> tuple[Int[Tensor, " samples"], float]:
     """Assigns and averages in turn until the inertia falls no more."""
     clusters, distances = _nearest(rows, centres)
     inertia = float(distances.double().sum())
-    for _ in range(max_iterations):
+    for _ in range(MOST_ITERATIONS):
         centres = _means(rows, clusters, distances, len(centres))
         moved, distances = _nearest(rows, centres)
         lower = float(distances.double().sum())
         if lower >= inertia:
             break
         clusters, inertia = moved, lower
-    return Clustering(clusters, inertia)
+    return clusters, inertia
 
 
 def _nearest(

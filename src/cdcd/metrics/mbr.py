@@ -26,10 +26,10 @@ from cdcd.metrics.ngrams import (
     CHARACTER_ORDER,
     WORD_ORDER,
     bleu,
-    character_symbols,
+    characters,
     chrf,
-    pairwise_statistics,
-    word_symbols,
+    pairwise_counts,
+    word_splitter,
 )
 
 Utility = Callable[[Sequence[str]], Float[np.ndarray, "n n"]]
@@ -47,13 +47,13 @@ def pairwise_bleu(
 
     `tokenize` is a tokenisation of sacreBLEU; `none` is for text whose tokens are spaced already.
     """
-    statistics = pairwise_statistics(word_symbols(hypotheses, tokenize), WORD_ORDER)
-    return bleu(statistics, effective_order=True)
+    texts = [*map(word_splitter(tokenize), hypotheses)]
+    return bleu(pairwise_counts(texts, WORD_ORDER), effective_order=True)
 
 
 def pairwise_chrf(hypotheses: Sequence[str]) -> Float[np.ndarray, "hypotheses hypotheses"]:
     """Computes sacreBLEU's sentence chrF2 of each hypothesis (row) against each as its reference (column)."""
-    return chrf(pairwise_statistics(character_symbols(hypotheses), CHARACTER_ORDER))
+    return chrf(pairwise_counts([*map(characters, hypotheses)], CHARACTER_ORDER))
 
 
 def mbr_by_count(

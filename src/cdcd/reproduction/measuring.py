@@ -33,7 +33,7 @@ def measure(
     seconds = time.perf_counter() - started
     numbers = _numbers(texts, real, model, judge)
     if row.table == "table3":
-        numbers["mauve"] = mauve(judge.features(real), judge.features(texts)).score
+        numbers["mauve"] = mauve(judge.features(real), judge.features(texts))
     return numbers | {"seconds": seconds}
 
 
