@@ -262,7 +262,7 @@ class TranslationEvaluation:
         if direction is None:
             return None
         pairs = zip(self.corpus.sources, texts, strict=True)
-        reasons = Counter(numerals.check(*pair, direction).reason for pair in pairs)
+        reasons = Counter(numerals.check(*pair, direction) for pair in pairs)
         num_right = reasons.pop("right", 0)
         return Exact(len(texts), num_right, dict(reasons.most_common()))
 

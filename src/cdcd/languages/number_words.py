@@ -6,12 +6,12 @@ Every function gives all wordings of a value that count as right, the plainest f
     cardinals(105, "de")    einhundertfünf, hundertfünf
     times((2, 30), "de")    halb drei, zwei Uhr dreißig
 
-and each `read_…` is the inverse: the value that some wording of it is, or None.
+`number_in`, `price_in` and `decimal_in` go the other way, but only guess: they add up the number words
+of any text. A text says the value if it is one of the value's wordings. There are none of a value that
+is no number, price or decimal.
 """
 
-import calendar
 import re
-from functools import cache
 from itertools import product
 from typing import Literal, TypeAlias
 
@@ -20,47 +20,78 @@ LANGUAGES: tuple[Language, ...] = ("en", "de")
 LARGEST = 999_999
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
+def _words(english: str, german: str) -> dict[Language, list[str]]:
+    return {"en": english.split(), "de": german.split()}
 
 
-UNITS = {
-    "en": _words("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-                 "fifteen sixteen seventeen eighteen nineteen"),
-    "de": _words("null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn "
-                 "fünfzehn sechzehn siebzehn achtzehn neunzehn"),
-}  # fmt: skip
-TENS = {
-    "en": _words("- ten twenty thirty forty fifty sixty seventy eighty ninety"),
-    "de": _words("- zehn zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig"),
+UNITS = _words(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+    " sixteen seventeen eighteen nineteen",
+    "null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn"
+    " sechzehn siebzehn achtzehn neunzehn",
+)
+TENS = _words(
+    "- ten twenty thirty forty fifty sixty seventy eighty ninety",
+    "- zehn zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig",
+)
+MONTHS = _words(
+    "January February March April May June July August September October November December",
+    "Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
+)
+SCALES: dict[Language, dict[int, str]] = {
+    "en": {100: " hundred", 1000: " thousand"},
+    "de": {100: "hundert", 1000: "tausend"},
 }
-MONTHS = {
-    "en": _words(
-        "January February March April May June July August September October November December"
-    ),
-    "de": _words(
-        "Januar Februar März April Mai Juni Juli August September Oktober November Dezember"
-    ),
-}
-ENGLISH_ORDINALS = {
-    "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth",
-    "nine": "ninth", "twelve": "twelfth",
+ORDINALS: dict[Language, dict[str, str]] = {
+    "en": {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth",
+           "nine": "ninth", "twelve": "twelfth", "y": "ieth", "": "th"},
+    "de": {"eins": "erst", "drei": "dritt", "sieben": "siebt", "acht": "acht", "ig": "igst",
+           "hundert": "hundertst", "tausend": "tausendst", "": "t"},
 }  # fmt: skip
-GERMAN_ORDINALS = {1: "erst", 3: "dritt", 7: "siebt", 8: "acht"}
+"""Ends of cardinals, and those of their ordinals; the first that fits."""
+TIMES: dict[Language, tuple[str, ...]] = {
+    "en": ("{now} o'clock", "five past {now}", "ten past {now}", "quarter past {now}",
+           "twenty past {now}", "twenty-five past {now}", "half past {now}", "twenty-five to {then}",
+           "twenty to {then}", "quarter to {then}", "ten to {then}", "five to {then}"),
+    "de": ("{hour} Uhr", "fünf nach {now}", "zehn nach {now}", "Viertel nach {now}",
+           "zwanzig nach {now}", "fünf vor halb {then}", "halb {then}", "fünf nach halb {then}",
+           "zwanzig vor {then}", "Viertel vor {then}", "zehn vor {then}", "fünf vor {then}"),
+}  # fmt: skip
+"""Wordings of every fifth minute."""
+POINTS: dict[Language, str] = {"en": " point ", "de": " Komma "}
 
 
-# Cardinals
+# Numbers
 
 
-def _below_hundred(number: int, language: Language) -> str:
-    tens, units = divmod(number, 10)
+def cardinals(number: int, language: Language) -> list[str]:
+    """Returns cardinals up to `LARGEST`: one hundred and five; einhundertfünf.
+
+    German `eins` is the number alone, not before a noun.
+    """
+    if number > LARGEST:
+        return []
     if number < 20:
-        return UNITS[language][number]
+        return [UNITS[language][number]]
+    if number < 100:
+        return [_below_hundred(*divmod(number, 10), language)]
+    scale = 100 if number < 1000 else 1000
+    many, rest = divmod(number, scale)
+    heads, links = cardinals(many, language), [""]
+    if language == "de":
+        heads = ["ein", ""] if many == 1 else [_linked(head) for head in heads]
+    elif rest:
+        links = [" and ", " "] if rest < 100 else [" "]
+    tails = cardinals(rest, language) if rest else [""]
+    name = SCALES[language][scale]
+    return [f"{head}{name}{link}{tail}" for head, link, tail in product(heads, links, tails)]
+
+
+def _below_hundred(tens: int, units: int, language: Language) -> str:
+    ten, unit = TENS[language][tens], UNITS[language][units]
     if not units:
-        return TENS[language][tens]
-    if language == "en":
-        return f"{TENS['en'][tens]}-{UNITS['en'][units]}"
-    return f"{_linked(UNITS['de'][units])}und{TENS['de'][tens]}"
+        return ten
+    return f"{ten}-{unit}" if language == "en" else f"{_linked(unit)}und{ten}"
 
 
 def _linked(word: str) -> str:
@@ -68,194 +99,118 @@ def _linked(word: str) -> str:
     return word.removesuffix("s") if word.endswith("eins") else word
 
 
-def _below_thousand(number: int, language: Language) -> list[str]:
-    hundreds, rest = divmod(number, 100)
-    if not hundreds:
-        return [_below_hundred(rest, language)]
-    tail = _below_hundred(rest, language) if rest else ""
-    unit = UNITS[language][hundreds]
-    if language == "en":
-        return [f"{unit} hundred{link}{tail}" for link in ((" and ", " ") if rest else ("",))]
-    heads = ("ein", "") if hundreds == 1 else (unit,)
-    return [f"{head}hundert{tail}" for head in heads]
-
-
-def cardinals(number: int, language: Language) -> list[str]:
-    """Returns cardinals: one hundred and five; einhundertfünf. German `eins` is the number alone, not before a noun."""
-    assert 0 <= number <= LARGEST
-    thousands, rest = divmod(number, 1000)
-    if not thousands:
-        return _below_thousand(rest, language)
-    heads = _below_thousand(thousands, language)
-    tails = _below_thousand(rest, language) if rest else [""]
-    if language == "de":
-        heads = ["ein", ""] if thousands == 1 else [_linked(head) for head in heads]
-        return [f"{head}tausend{tail}" for head, tail in product(heads, tails)]
-    links = [" and ", " "] if 0 < rest < 100 else [" " if rest else ""]
-    return [f"{head} thousand{link}{tail}" for head, link, tail in product(heads, links, tails)]
-
-
-@cache
-def _small_numbers(language: Language) -> dict[str, int]:
-    return {word: number for number in range(1000) for word in cardinals(number, language)}
-
-
-def read_cardinal(text: str, language: Language) -> int | None:
-    small = _small_numbers(language)
-    head, thousand, tail = text.partition("tausend" if language == "de" else " thousand")
-    if not thousand:
-        return small.get(text)
-    heads = (head, f"{head}s", head + "eins")
-    thousands = next((small[word] for word in heads if word in small), 0)
-    number = 1000 * thousands + small.get(tail.strip().removeprefix("and "), 0)
-    return number if text in cardinals(number, language) else None
-
-
-# Ordinals
+def counts(number: int, language: Language) -> list[str]:
+    """Returns cardinals before a plural noun; not of 1, 101, 201, …, which German would inflect."""
+    return [] if not number or number % 100 == 1 else cardinals(number, language)
 
 
 def ordinals(number: int, language: Language, ending: str = "") -> list[str]:
     """Returns ordinals: one hundred and first; einhunderterst, to which an ending comes: -e, -en."""
-    words = cardinals(number, language)
-    if language == "en":
-        return [_english_ordinal(word) for word in words]
-    last = number % 100
-    if last in GERMAN_ORDINALS:
-        stems = [f"{word.removesuffix(UNITS['de'][last])}{GERMAN_ORDINALS[last]}" for word in words]
-    else:
-        stems = [f"{word}{'t' if 0 < last < 20 else 'st'}" for word in words]
-    return [f"{stem}{ending}" for stem in stems]
+    words = []
+    for cardinal in cardinals(number, language):
+        end = next(end for end in ORDINALS[language] if cardinal.endswith(end))
+        words.append(cardinal.removesuffix(end) + ORDINALS[language][end] + ending)
+    return words
 
 
-def _english_ordinal(cardinal: str) -> str:
-    *_, last = re.split("[ -]", cardinal)
-    regular = f"{last[:-1]}ieth" if last.endswith("y") else f"{last}th"
-    return cardinal.removesuffix(last) + ENGLISH_ORDINALS.get(last, regular)
-
-
-# Years
+def decimals(value: tuple[int, str], language: Language) -> list[str]:
+    """Returns decimals, of the whole part and the digits: three point one four; drei Komma eins vier."""
+    whole, digits = value
+    tail = " ".join(UNITS[language][int(digit)] for digit in digits)
+    return [f"{head}{POINTS[language]}{tail}" for head in cardinals(whole, language) if digits]
 
 
 def years(year: int, language: Language) -> list[str]:
-    """Returns years: nineteen ninety; neunzehnhundertneunzig."""
-    assert 1100 <= year <= 2099
+    """Returns years from 1100 to 2099: nineteen ninety; neunzehnhundertneunzig."""
     century, rest = divmod(year, 100)
+    head, tail = cardinals(century, language)[0], cardinals(rest, language)[0]
+    in_full = cardinals(year, language) if century == 20 else []
     if language == "de":
-        tail = _below_hundred(rest, "de") if rest else ""
-        return cardinals(year, "de") if century == 20 else [f"{UNITS['de'][century]}hundert{tail}"]
-    head, tail = _below_hundred(century, "en"), _below_hundred(rest, "en")
-    if century == 20:
-        return ([f"{head} {tail}"] if rest >= 10 else []) + cardinals(year, "en")
-    if not rest:
-        return [f"{head} hundred"]
-    return [f"{head} {tail}"] if rest >= 10 else [f"{head} oh {tail}", f"{head} hundred and {tail}"]
+        return in_full or [f"{head}hundert{tail if rest else ''}"]
+    if rest >= 10:
+        return [f"{head} {tail}", *in_full]
+    if rest:
+        return in_full or [f"{head} oh {tail}", f"{head} hundred and {tail}"]
+    return in_full or [f"{head} hundred"]
 
 
-# Decimals and prices
-
-POINTS = {"en": " point ", "de": " Komma "}
-Decimal: TypeAlias = tuple[int, str]
-"""The whole part, and the digits behind the point."""
-Price: TypeAlias = tuple[int, int]
-"""Euros and cents."""
+# Prices, dates and times of day
 
 
-def decimals(value: Decimal, language: Language) -> list[str]:
-    """Returns decimals: three point one four; drei Komma eins vier."""
-    digits = " ".join(UNITS[language][int(digit)] for digit in value[1])
-    return [f"{whole}{POINTS[language]}{digits}" for whole in cardinals(value[0], language)]
+def prices(price: tuple[int, int], language: Language) -> list[str]:
+    """Returns prices, of euros and cents: three euros and fifty cents; drei Euro fünfzig.
 
-
-def read_decimal(text: str, language: Language) -> Decimal | None:
-    head, _, tail = text.partition(POINTS[language])
-    whole = read_cardinal(head, language)
-    digits = tail.split(" ")
-    if whole is None or not all(digit in UNITS[language][:10] for digit in digits):
-        return None
-    return whole, "".join(str(UNITS[language].index(digit)) for digit in digits)
-
-
-def prices(price: Price, language: Language) -> list[str]:
-    """Returns prices: three euros and fifty cents; drei Euro fünfzig. In German the accusative: einen Euro."""
+    In German the accusative: einen Euro.
+    """
     euros, cents = price
-    heads, tails = _amounts(euros, "euro", language), _amounts(cents, "cent", language)
+    if cents > 99:
+        return []
+    heads, tails = _amounts(euros, "Euro", language), _amounts(cents, "Cent", language)
     if not euros or not cents:
-        return tails if not euros else heads
-    link = {"en": " and ", "de": " und "}[language]
-    whole = [f"{head}{link}{tail}" for head, tail in product(heads, tails)]
-    short = [f"{head} {_below_hundred(cents, language)}" for head in heads] if cents >= 10 else []
+        return heads if euros else tails
+    link = "and" if language == "en" else "und"
+    whole = [f"{head} {link} {tail}" for head, tail in product(heads, tails)]
+    short = [f"{head} {cardinals(cents, language)[0]}" for head in heads if cents >= 10]
     return whole + short if language == "en" else short + whole
 
 
 def _amounts(number: int, coin: str, language: Language) -> list[str]:
     if language == "de":
         words = ["einen"] if number == 1 else cardinals(number, "de")
-        return [f"{word} {coin.capitalize()}" for word in words]
-    return [f"{word} {coin}{'' if number == 1 else 's'}" for word in cardinals(number, "en")]
+    else:
+        words, coin = cardinals(number, "en"), coin.lower() + "s" * (number != 1)
+    return [f"{word} {coin}" for word in words]
 
 
-def read_price(text: str, language: Language) -> Price | None:
-    head, tail = ["", *re.split(" [eE]uros?", text, maxsplit=1)][-2:]
-    tail = re.sub("^ (and |und )?| [cC]ents?$", "", tail)
-    euros, cents = (_read_amount(part, language) for part in (head, tail))
-    if euros is None or cents is None or cents >= 100:
-        return None
-    return (euros, cents) if text in prices((euros, cents), language) else None
-
-
-def _read_amount(text: str, language: Language) -> int | None:
-    if not text:
-        return 0
-    return 1 if text == "einen" else read_cardinal(text, language)
-
-
-# Dates and times of day
-
-Date: TypeAlias = tuple[int, int]
-"""Month and day."""
-Time: TypeAlias = tuple[int, int]
-"""Hour of twelve, and minute, a multiple of five."""
-
-
-def days_in(month: int, year: int = 2000) -> int:
-    return calendar.monthrange(year, month)[1]
-
-
-def dates(date: Date, language: Language, ending: str = "e") -> list[str]:
-    """Returns dates: the third of October; dritte Oktober, without its article, the ending by the case."""
+def dates(date: tuple[int, int], language: Language, ending: str = "") -> list[str]:
+    """Returns dates, of month and day: the third of October; dritte Oktober, without its article."""
     month, day = MONTHS[language][date[0] - 1], ordinals(date[1], language, ending)[0]
-    if language == "de":
-        return [f"{day} {month}"]
-    return [f"the {day} of {month}", f"{month} the {day}"]
+    return (
+        [f"{day} {month}"] if language == "de" else [f"the {day} of {month}", f"{month} the {day}"]
+    )
 
 
-def times(time: Time, language: Language) -> list[str]:
-    """Returns times: quarter past two, two fifteen; Viertel nach zwei, zwei Uhr fünfzehn."""
-    hour, minute = time
-    now, after = (UNITS[language][each] for each in (hour, hour % 12 + 1))
-    if language == "de":
-        o_clock = f"{_linked(now)} Uhr"
-        if not minute:
-            return [o_clock]
-        return [_german_time(minute, now, after), f"{o_clock} {_below_hundred(minute, 'de')}"]
-    if not minute:
-        return [f"{now} o'clock"]
-    digital = f"{'oh ' if minute < 10 else ''}{_below_hundred(minute, 'en')}"
-    return [_english_time(minute, now, after), f"{now} {digital}"]
+def times(time: tuple[int, int], language: Language) -> list[str]:
+    """Returns times, of the hour of twelve and every fifth minute: half past two, two thirty; halb drei."""
+    now, then = UNITS[language][time[0]], UNITS[language][time[0] % 12 + 1]
+    hour, minute = _linked(now), time[1]
+    wording = TIMES[language][minute // 5].format(now=now, then=then, hour=hour)
+    link = " Uhr " if language == "de" else " oh " if minute < 10 else " "
+    return [wording, f"{hour}{link}{cardinals(minute, language)[0]}"] if minute else [wording]
 
 
-def _english_time(minute: int, now: str, after: str) -> str:
-    names = {15: "quarter", 30: "half"}
-    near = min(minute, 60 - minute)
-    name = names.get(near, _below_hundred(near, "en"))
-    return f"{name} past {now}" if minute <= 30 else f"{name} to {after}"
+# Reading
+
+VALUES: dict[Language, dict[str, int]] = {
+    language: {word.strip(): scale for scale, word in SCALES[language].items()}
+    | {word: 10 * tens for tens, word in enumerate(TENS[language]) if tens}
+    | {word: units for units, word in enumerate(UNITS[language])}
+    for language in LANGUAGES
+}
+VALUES["de"]["ein"] = 1
 
 
-def _german_time(minute: int, now: str, after: str) -> str:
-    """Counts half an hour towards the next hour, and the minutes around it."""
-    halves = {25: "fünf vor halb", 30: "halb", 35: "fünf nach halb"}
-    if minute in halves:
-        return f"{halves[minute]} {after}"
-    near = min(minute, 60 - minute)
-    name = "Viertel" if near == 15 else _below_hundred(near, "de")
-    return f"{name} nach {now}" if minute < 30 else f"{name} vor {after}"
+def number_in(text: str, language: Language) -> int:
+    """Adds up the number words of a text; 0 if it has none."""
+    values = VALUES[language]
+    thousands = rest = 0
+    for word in re.findall("|".join(sorted(values, key=len, reverse=True)), text):
+        value = values[word]
+        if value == 1000:
+            thousands, rest = 1000 * max(rest, 1), 0
+        else:
+            rest = 100 * max(rest, 1) if value == 100 else rest + value
+    return thousands + rest
+
+
+def price_in(text: str, language: Language) -> tuple[int, int]:
+    """Returns the numbers before and behind `Euro`; without that word all is cents."""
+    euros, cents = ["", *re.split("[eE]uro", text, maxsplit=1)][-2:]
+    return number_in(euros, language), number_in(cents, language)
+
+
+def decimal_in(text: str, language: Language) -> tuple[int, str]:
+    """Returns the number before the point, and the digits behind it."""
+    whole, _, digits = text.partition(POINTS[language])
+    values = (VALUES[language].get(word, "") for word in digits.split())
+    return number_in(whole, language), "".join(map(str, values))

@@ -13,14 +13,13 @@ verbs, the verb in second place. `parse` is the exact inverse of `wordings`.
 import hashlib
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
-from cdcd.languages import number_words as words
-from cdcd.languages.number_words import LANGUAGES, Language
-from cdcd.languages.phrasebook import FRAMES, KINDS, SLOT, Value, kinds_in
+from cdcd.languages.number_words import LANGUAGES, TENS, UNITS, Language
+from cdcd.languages.phrasebook import FRAMES, KINDS, SLOT, Value, days_in, kinds_in
 from cdcd.languages.word_splitting import GLUE
 from cdcd.settings import unknown
 
@@ -48,7 +47,7 @@ def draw(rng: random.Random) -> Meaning:
     frame = rng.choice(list(FRAMES))
     values = {kind: KINDS[kind].draw(rng) for kind in kinds_in(frame)}
     if "year" in values and values.get("date") == (2, 29):
-        values["date"] = (2, words.days_in(2, int(values["year"])))  # pyright: ignore[reportArgumentType]
+        values["date"] = (2, days_in(2, int(values["year"])))  # pyright: ignore[reportArgumentType]
     return Meaning(frame, tuple(values.items()))
 
 
@@ -58,11 +57,15 @@ def wordings(meaning: Meaning, language: Language) -> list[str]:
     for template in FRAMES[meaning.frame][language]:
         slots = SLOT.findall(template)
         fillings = [KINDS[kind].wordings(values[kind], language, form) for kind, form in slots]
-        parts = SLOT.sub("\0", template).split("\0")
-        for chosen in product(*fillings):
-            text = "".join(part + word for part, word in zip(parts, (*chosen, ""), strict=True))
-            sentences.append(text[0].upper() + text[1:])
+        texts = [_filled(template, chosen) for chosen in product(*fillings)]
+        sentences += [text[0].upper() + text[1:] for text in texts]
     return sentences
+
+
+def _filled(template: str, fillings: Iterable[str]) -> str:
+    """Puts texts into the slots of a template."""
+    left = iter(fillings)
+    return SLOT.sub(lambda _: next(left), template)
 
 
 def is_held_out(meaning: Meaning) -> bool:
@@ -108,17 +111,16 @@ def check_direction(direction: str) -> None:
 
 
 @cache
-def _patterns(language: Language) -> tuple[tuple[str, list[tuple[str, str]], re.Pattern[str]], ...]:
+def _patterns(language: Language) -> list[tuple[str, list[tuple[str, str]], re.Pattern[str]]]:
     """Returns frame, slots and regular expression of every template."""
     patterns = []
     for frame, templates in FRAMES.items():
         for template in templates[language]:
             slots: list[tuple[str, str]] = SLOT.findall(template)
             groups = [f"({KINDS[kind].pattern(language, form)})" for kind, form in slots]
-            parts = map(re.escape, SLOT.sub("\0", template).split("\0"))
-            text = "".join(part + group for part, group in zip(parts, (*groups, ""), strict=True))
-            patterns.append((frame, slots, re.compile(text)))
-    return tuple(patterns)
+            pattern = re.compile(_filled(re.sub("[.?]", r"[\g<0>]", template), groups))
+            patterns.append((frame, slots, pattern))
+    return patterns
 
 
 def parse(text: str, language: Language) -> set[Meaning]:
@@ -149,29 +151,20 @@ def _readings(text: str, language: Language) -> Iterator[Meaning]:
 # Judging
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The judgement of a translation."""
+def check(source: str, hypothesis: str, direction: str) -> str:
+    """Judges a translation: right if and only if it is a wording of what the source means.
 
-    is_right: bool
-    reason: str
-    """`right`, `not grammatical`, or what is wrong: `wrong number`, `wrong date`, …, `wrong words`."""
-
-
-def check(source: str, hypothesis: str, direction: str) -> Verdict:
-    """Judges a translation: right if and only if it is a wording of what the source means."""
+    Returns `right`, `not grammatical`, or what is wrong: `wrong number`, `wrong date`, …, `wrong words`.
+    """
     check_direction(direction)
-    source_language, language = ("en", "de") if direction == "en-de" else ("de", "en")
+    source_language, language = LANGUAGES if direction == "en-de" else LANGUAGES[::-1]
     wanted = parse(source, source_language)
     if not wanted:
         raise ValueError(
             f"the source {source!r} is not a sentence of the task in {source_language}"
         )
-    given = parse(hypothesis, language)
-    if not given:
-        return Verdict(False, "not grammatical")
-    reasons = {_difference(one, other) for one, other in product(wanted, given)}
-    return Verdict("right" in reasons, "right" if "right" in reasons else min(reasons))
+    verdicts = {_difference(*pair) for pair in product(wanted, parse(hypothesis, language))}
+    return "right" if "right" in verdicts else min(verdicts, default="not grammatical")
 
 
 def _difference(wanted: Meaning, given: Meaning) -> str:
@@ -209,7 +202,7 @@ def _number_parts() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Returns patterns of one part of a German number, and of all of one."""
     stems = ("", "t", "st", "erst", "dritt", "siebt")
     endings = [stem + ending for stem in stems for ending in ("e", "en")]
-    parts = [*words.UNITS["de"], *words.TENS["de"], "ein", "und", "hundert", "tausend", *endings]
+    parts = [*UNITS["de"], *TENS["de"], "ein", "und", "hundert", "tausend", *endings]
     part = "|".join(sorted(parts, key=len, reverse=True))
     return re.compile(part), re.compile(f"({part})+")
 
@@ -218,8 +211,8 @@ def _examples() -> Iterator[str]:
     """Yields sentences that together have every word of the task, at every position it can have."""
     for frame in FRAMES:
         kinds = kinds_in(frame)
-        for turn in range(max(len(KINDS[kind].examples) for kind in kinds)):
-            values = ((kind, KINDS[kind].examples) for kind in kinds)
+        for turn in range(max(len(KINDS[kind].values) for kind in kinds)):
+            values = ((kind, KINDS[kind].values) for kind in kinds)
             meaning = Meaning(frame, tuple((k, each[turn % len(each)]) for k, each in values))
             for language in LANGUAGES:
                 yield from wordings(meaning, language)

@@ -4,9 +4,10 @@ A frame has one or more templates in each language, all of which say the same. I
 the form is the German case or ending, or the pronoun (`it`) for what the slot stands for.
 """
 
+import calendar
 import random
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
@@ -15,45 +16,51 @@ from cdcd.languages import number_words as words
 from cdcd.languages.number_words import LARGEST, Language
 
 Value: TypeAlias = int | str | tuple[int, Any]
+Wordings: TypeAlias = Callable[[Any, Language, str], list[str]]
+"""Returns all wordings of a value in a language and a form."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """The values that a slot can have, and their wordings."""
 
     name: str
     """The name of a mistake in the value."""
-    examples: Sequence[Any]
-    """Values that together show every word of the kind."""
-    draw: Callable[[random.Random], Value]
-    wordings: Callable[[Any, Language, str], list[str]]
-    """Returns all wordings of a value in a language and a form."""
-    read: Callable[[str, Language, str], Collection[Value]]
-    """Returns the values with this wording: one, several (ihn), none."""
-    pattern: Callable[[Language, str], str] = lambda language, form: ".+"
-    """Returns a regular expression that every wording matches."""
+    values: Sequence[Any]
+    """All values; of a kind with a guess, values that together show every word."""
+    wordings: Wordings
+    random_value: Callable[[random.Random], Value] | None = None
+    """Draws one of many values; None: one of `values`."""
+    guess: Callable[[str, Language], Value] | None = None
+    """Returns the value of a wording, and any value of other text; None: few enough to look up."""
+
+    def draw(self, rng: random.Random) -> Value:
+        return rng.choice(self.values) if self.random_value is None else self.random_value(rng)
+
+    def read(self, text: str, language: Language, form: str) -> list[Value]:
+        """Returns the values with this wording: one, several (ihn), none."""
+        if self.guess is None:
+            return _table(self, language, form).get(text, [])
+        value = self.guess(text, language)
+        return [value] if text in self.wordings(value, language, form) else []
+
+    def pattern(self, language: Language, form: str) -> str:
+        """Returns a regular expression that every wording matches, and that ends where a wording ends."""
+        return ".+" if self.guess is not None else "|".join(_table(self, language, form))
 
 
-def _tabled(
-    name: str,
-    values: Sequence[Any],
-    wordings: Callable[[Any, Language, str], list[str]],
-    pattern: Callable[[Language, str], str] = Kind.pattern,
-) -> Kind:
-    """Returns a kind of few enough values to look up."""
+@cache
+def _table(kind: Kind, language: Language, form: str) -> dict[str, list[Value]]:
+    """Returns the values behind each wording."""
+    values_by_text: dict[str, list[Value]] = {}
+    for value in kind.values:
+        for text in kind.wordings(value, language, form):
+            values_by_text.setdefault(text, []).append(value)
+    return values_by_text
 
-    @cache
-    def table(language: Language, form: str) -> dict[str, list[Value]]:
-        values_by_text: dict[str, list[Value]] = {}
-        for value in values:
-            for text in wordings(value, language, form):
-                values_by_text.setdefault(text, []).append(value)
-        return values_by_text
 
-    def read(text: str, language: Language, form: str) -> list[Value]:
-        return table(language, form).get(text, [])
-
-    return Kind(name, values, lambda rng: rng.choice(values), wordings, read, pattern)
+def _any_form(wordings: Callable[[Any, Language], list[str]]) -> Wordings:
+    return lambda value, language, _: wordings(value, language)
 
 
 def _lexicon(entries: str) -> Kind:
@@ -69,83 +76,57 @@ def _lexicon(entries: str) -> Kind:
             return ["it" if form == "it" else value]
         return [forms[value].get(form, forms[value][""])]
 
-    def pattern(language: Language, form: str) -> str:
-        return "|".join(wordings(value, language, form)[0] for value in forms)
-
-    return _tabled("words", list(forms), wordings, pattern)
+    return Kind("words", list(forms), wordings)
 
 
-def _computed(
-    name: str,
-    examples: Sequence[Any],
-    draw: Callable[[random.Random], Value],
-    wordings: Callable[[Any, Language], list[str]],
-    read: Callable[[str, Language], Value | None],
-) -> Kind:
-    """Returns a kind of many values, in one form."""
-
-    def read_all(text: str, language: Language, form: str) -> list[Value]:
-        value = read(text, language)
-        return [] if value is None else [value]
-
-    return Kind(name, examples, draw, lambda v, language, _: wordings(v, language), read_all)
-
-
-def _drawn_cardinal(rng: random.Random) -> int:
+def _random_cardinal(rng: random.Random) -> int:
     """Draws every number of digits as often as any other."""
     most = 10 ** rng.randint(1, len(str(LARGEST)))
     return rng.randrange(most // 10 if most > 10 else 0, most)
 
 
-def _drawn_count(rng: random.Random) -> int:
-    """Draws a number before a plural noun: German would inflect the one of 1, 101, 201, …"""
-    number = 1
-    while number % 100 == 1 or not number:
-        number = _drawn_cardinal(rng)
+def _random_count(rng: random.Random) -> int:
+    number = 0
+    while not words.counts(number, "de"):
+        number = _random_cardinal(rng)
     return number
 
 
-def _read_count(text: str, language: Language) -> int | None:
-    number = words.read_cardinal(text, language)
-    return number if number and number % 100 != 1 else None
-
-
-def _drawn_decimal(rng: random.Random) -> words.Decimal:
+def _random_decimal(rng: random.Random) -> tuple[int, str]:
     digits = [str(rng.randrange(10))] * rng.randrange(2)
     return rng.randrange(100), "".join([*digits, str(rng.randint(1, 9))])
 
 
-def _drawn_price(rng: random.Random) -> words.Price:
-    euros = rng.choice([1, _drawn_count(rng) % 1000])
+def _random_price(rng: random.Random) -> tuple[int, int]:
+    euros = rng.choice([1, _random_count(rng) % 1000])
     cents = rng.choice([0, 5, 99, *range(10, 100, 5)])
     return euros, cents or (0 if euros else 50)
 
 
-def _date_pattern(language: Language, form: str) -> str:
-    return r"\S+ \S+" if language == "de" else r"the \S+ of \S+|\S+ the \S+"
+def days_in(month: int, year: int = 2000) -> int:
+    return calendar.monthrange(year, month)[1]
 
 
 NUMBERS = [1000 * thousands + rest for rest in range(100) for thousands in (0, rest)]
 NUMBERS += [*range(100, 120), *range(200, 1000, 100), 1000, 1100, 101_101]
 DECIMALS = [(whole, "0123456789") for whole in range(100)]
-PRICES = [(number % 1000, number % 97) for number in NUMBERS] + [
-    (0, cents) for cents in range(1, 100)
-]
-DAYS = [(month, day) for month in range(1, 13) for day in range(1, words.days_in(month) + 1)]
+PRICES = [(number % 1000, number % 97) for number in NUMBERS]
+PRICES += [(0, cents) for cents in range(1, 100)]
+DAYS = [(month, day) for month in range(1, 13) for day in range(1, days_in(month) + 1)]
 TIMES = [(hour, minute) for hour in range(1, 13) for minute in range(0, 60, 5)]
 
-NAMES = ["Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Jonas"]
-
+CARDINALS, COUNTS = _any_form(words.cardinals), _any_form(words.counts)
 KINDS: dict[str, Kind] = {
-    "number": _computed("number", NUMBERS, _drawn_cardinal, words.cardinals, words.read_cardinal),
-    "count": _computed("number", NUMBERS, _drawn_count, words.cardinals, _read_count),
-    "decimal": _computed("number", DECIMALS, _drawn_decimal, words.decimals, words.read_decimal),
-    "price": _computed("price", PRICES, _drawn_price, words.prices, words.read_price),
-    "ordinal": _tabled("number", range(1, 100), words.ordinals),
-    "year": _tabled("year", range(1500, 2100), lambda value, language, _: words.years(value, language)),
-    "date": _tabled("date", DAYS, words.dates, _date_pattern),
-    "time": _tabled("time", TIMES, lambda value, language, _: words.times(value, language)),
-    "person": _lexicon("; ".join(f"{name} = {name}" for name in NAMES)),
+    "number": Kind("number", NUMBERS, CARDINALS, _random_cardinal, words.number_in),
+    "count": Kind("number", NUMBERS, COUNTS, _random_count, words.number_in),
+    "decimal": Kind("number", DECIMALS, _any_form(words.decimals), _random_decimal, words.decimal_in),
+    "price": Kind("price", PRICES, _any_form(words.prices), _random_price, words.price_in),
+    "ordinal": Kind("number", range(1, 100), words.ordinals),
+    "year": Kind("year", range(1500, 2100), _any_form(words.years)),
+    "date": Kind("date", DAYS, words.dates),
+    "time": Kind("time", TIMES, _any_form(words.times)),
+    "person": _lexicon("Anna = Anna; Ben = Ben; Clara = Clara; David = David; Emma = Emma; Felix = Felix;"
+                       "Greta = Greta; Jonas = Jonas"),
     "things": _lexicon("books = Bücher; apples = Äpfel; chairs = Stühle; houses = Häuser; stars = Sterne;"
                        "trees = Bäume; bottles = Flaschen; birds = Vögel"),
     "item": _lexicon("book = das Buch, it: es; coat = der Mantel, acc: den Mantel, it: ihn;"
