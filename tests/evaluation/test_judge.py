@@ -409,7 +409,7 @@ def test_impossible_sequences_of_the_markov_language():
 
 
 def tales_judge() -> Exact:
-    return Exact(lambda row: tales.log_prob([WORDS.words[t] for t in row if t != EOS]))
+    return Exact(lambda row: tales.GRAMMAR.log_prob([WORDS.words[t] for t in row if t != EOS]))
 
 
 def test_exact_scores_of_the_tales():

@@ -74,7 +74,9 @@ def cardinals(number: int, language: Language) -> list[str]:
     if number < 20:
         return [UNITS[language][number]]
     if number < 100:
-        return [_below_hundred(*divmod(number, 10), language)]
+        ten, unit = TENS[language][number // 10], UNITS[language][number % 10]
+        both = f"{ten}-{unit}" if language == "en" else f"{_linked(unit)}und{ten}"
+        return [both if number % 10 else ten]
     scale = 100 if number < 1000 else 1000
     many, rest = divmod(number, scale)
     heads, links = cardinals(many, language), [""]
@@ -85,13 +87,6 @@ def cardinals(number: int, language: Language) -> list[str]:
     tails = cardinals(rest, language) if rest else [""]
     name = SCALES[language][scale]
     return [f"{head}{name}{link}{tail}" for head, link, tail in product(heads, links, tails)]
-
-
-def _below_hundred(tens: int, units: int, language: Language) -> str:
-    ten, unit = TENS[language][tens], UNITS[language][units]
-    if not units:
-        return ten
-    return f"{ten}-{unit}" if language == "en" else f"{_linked(unit)}und{ten}"
 
 
 def _linked(word: str) -> str:

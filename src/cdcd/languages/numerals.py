@@ -26,8 +26,6 @@ from cdcd.settings import unknown
 DIRECTIONS = ("en-de", "de-en")
 HELD_OUT = 26
 """Number of 256 meanings that can be held out."""
-LENGTH = 32
-"""Tokens of `numerals_tokenizer()` that any sentence fits into, its end included."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +177,14 @@ def _difference(wanted: Meaning, given: Meaning) -> str:
 
 # Tokens
 
+_ORDINAL_ENDS = [
+    stem + end for stem in ("", "t", "st", "erst", "dritt", "siebt") for end in ("e", "en")
+]
+_PARTS = [*UNITS["de"], *TENS["de"], "ein", "und", "hundert", "tausend", *_ORDINAL_ENDS]
+NUMBER_PART = re.compile("|".join(sorted(_PARTS, key=len, reverse=True)))
+"""One part of a German number."""
+NUMBER = re.compile(f"({NUMBER_PART.pattern})+")
+
 
 @cache
 def pieces() -> tuple[str, ...]:
@@ -188,31 +194,20 @@ def pieces() -> tuple[str, ...]:
 
 
 def _pieces_of(chunk: str) -> Iterator[str]:
-    parts, is_number = _number_parts()
     spelt = (
         part
         for word in re.findall(r"[\w']+|[^\w\s]", chunk)
-        for part in (parts.findall(word) if is_number.fullmatch(word) else [word])
+        for part in (NUMBER_PART.findall(word) if NUMBER.fullmatch(word) else [word])
     )
     return (GLUE * (index > 0) + part for index, part in enumerate(spelt))
-
-
-@cache
-def _number_parts() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Returns patterns of one part of a German number, and of all of one."""
-    stems = ("", "t", "st", "erst", "dritt", "siebt")
-    endings = [stem + ending for stem in stems for ending in ("e", "en")]
-    parts = [*UNITS["de"], *TENS["de"], "ein", "und", "hundert", "tausend", *endings]
-    part = "|".join(sorted(parts, key=len, reverse=True))
-    return re.compile(part), re.compile(f"({part})+")
 
 
 def _examples() -> Iterator[str]:
     """Yields sentences that together have every word of the task, at every position it can have."""
     for frame in FRAMES:
-        kinds = kinds_in(frame)
-        for turn in range(max(len(KINDS[kind].values) for kind in kinds)):
-            values = ((kind, KINDS[kind].values) for kind in kinds)
-            meaning = Meaning(frame, tuple((k, each[turn % len(each)]) for k, each in values))
+        values = {kind: KINDS[kind].values for kind in kinds_in(frame)}
+        for turn in range(max(map(len, values.values()))):
+            chosen = ((kind, each[turn % len(each)]) for kind, each in values.items())
+            meaning = Meaning(frame, tuple(chosen))
             for language in LANGUAGES:
                 yield from wordings(meaning, language)

@@ -8,7 +8,7 @@ words, the sentences and the plan.
 In a sentence of the table ``+role`` introduces a role, ``$role`` refers back to it (these are the
 references that `check` counts), ``~role`` merely agrees with it, and ``role.form`` is another word
 for the same role (``hero.She``, ``thing.it``, ``colour.a``). Behind it stand [the facts that it needs]
-and -> the facts that it sets. In the plan an act has its choices, ``weight sentence > next act``; a
+and -> the facts that it sets. In the plan an act has its choices, ``weight sentence, … > next act``; a
 sentence whose needs fail is left out.
 """
 
@@ -16,7 +16,7 @@ import itertools
 import random
 from collections.abc import Mapping, Sequence
 
-from cdcd.languages.grammar import Grammar, Sentence, Value, Verdict, judge, parse_sentences
+from cdcd.languages.grammar import Grammar, Value, Verdict, judge
 from cdcd.languages.word_splitting import join_words, split_words
 
 # --- The words -------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ VARIABLES: Mapping[str, Sequence[Value]] = {
 # --- The sentences and the plan --------------------------------------------------------------
 
 
-SENTENCES: Mapping[str, Sentence] = parse_sentences("""
+SENTENCES = """
     went: One +weather +daypart +hero +travel to the +place .
     was: +hero was ~place.in the +place one +weather +daypart .
     stayed: +hero was ~place.in the +air +place .
@@ -190,58 +190,41 @@ SENTENCES: Mapping[str, Sentence] = parse_sentences("""
     treat: $treat.A $treat .  [asked=treat]
     joy: $friend.She felt $joy .  [asked=joy]
     gloom: $hero.She felt $gloom .  [asked=gloom]
-""")
+"""
 
-PLAN: Mapping[str, str] = {
-    "open": "4 went > start | 3 was > start | 3 stayed > start",
-    "start": "3 found > got | 3 lay > got | 5 had > held",
-    "got": "4 met > meeting | 5 stole > robbed | 1 kept > ask | 1 kept > keep",
-    "keep": "1 homed > ask",
-    "meeting": "2 gave > ask | 4 traded > ask | 2 refused > quick | 2 shared > ask | 3 feasted > ask",
-    "held": "7 met > outing | 3 stole > robbed",
-    "outing": "3 gave > glad | 4 traded > ask | 2 refused > ask | 2 shared > merry"
-    " | 3 feasted > merry | 3 hid > hidden | 2 hid > wonder | 4 stole > chase",
-    "glad": "1 pleased > quick | 1 cheered > ask",
-    "merry": "1 rejoiced > ask",
-    "hidden": "1 sought > quick",
-    "chase": "1 rescued > quick | 1 grieved > ask",
-    "robbed": "5 bartered > ask | 3 returned > ask | 4 fled > ask | 3 begged > ask"
-    " | 3 grieved > ask",
-    "ask": "4 who_has > answer | 3 who_stole > answer | 2 who_is > answer | 3 where_find > answer"
-    " | 3 where_hide > answer | 2 where_meet > answer | 1 where_was > answer"
-    " | 5 where_go > answer | 2 what_colour > answer | 6 what_got > answer | 6 what_paid > answer"
-    " | 4 how_friend > answer | 4 how_hero > answer",
-    "quick": "3 who_has > answer | 3 who_stole > answer | 2 who_is > answer | 3 how_friend > answer",
-    "wonder": "2 where_hide > answer | 1 what_colour > answer | 1 who_is > answer",
-    "answer": "1 hero > end | 1 friend > end | 1 animal > end | 1 thief > end | 1 kin > end"
-    " | 1 spot > end | 1 lair > end | 1 place > end | 1 colour > end | 1 treat > end"
-    " | 1 joy > end | 1 gloom > end",
-}
-_GRAMMAR = Grammar(VARIABLES, SENTENCES, PLAN)
-
-VOCABULARY: tuple[str, ...] = _GRAMMAR.vocabulary()
+PLAN = """
+    open: 4 went, 3 was, 3 stayed > start
+    start: 3 found, 3 lay > got | 5 had > held
+    got: 4 met > meeting | 5 stole > robbed | 1 kept > ask | 1 kept > keep
+    keep: 1 homed > ask
+    meeting: 2 gave, 4 traded > ask | 2 refused > quick | 2 shared, 3 feasted > ask
+    held: 7 met > outing | 3 stole > robbed
+    outing: 3 gave > glad | 4 traded, 2 refused > ask | 2 shared, 3 feasted > merry
+    outing: 3 hid > hidden | 2 hid > wonder | 4 stole > chase
+    glad: 1 pleased > quick | 1 cheered > ask
+    merry: 1 rejoiced > ask
+    hidden: 1 sought > quick
+    chase: 1 rescued > quick | 1 grieved > ask
+    robbed: 5 bartered, 3 returned, 4 fled, 3 begged, 3 grieved > ask
+    ask: 4 who_has, 3 who_stole, 2 who_is, 3 where_find, 3 where_hide, 2 where_meet > answer
+    ask: 1 where_was, 5 where_go, 2 what_colour, 6 what_got, 6 what_paid > answer
+    ask: 4 how_friend, 4 how_hero > answer
+    quick: 3 who_has, 3 who_stole, 2 who_is, 3 how_friend > answer
+    wonder: 2 where_hide, 1 what_colour, 1 who_is > answer
+    answer: 1 hero, 1 friend, 1 animal, 1 thief, 1 kin, 1 spot, 1 lair, 1 place > end
+    answer: 1 colour, 1 treat, 1 joy, 1 gloom > end
+"""
+GRAMMAR = Grammar(VARIABLES, SENTENCES, PLAN)
+VOCABULARY: tuple[str, ...] = GRAMMAR.vocabulary()
 """Every word and punctuation mark, sorted; no special tokens."""
-
-MAX_WORDS: int = _GRAMMAR.root.longest
-"""Words and marks in the longest possible story."""
-
-
-def generate(rng: random.Random) -> list[str]:
-    """Draws the words of one story."""
-    return _GRAMMAR.sample(rng)
 
 
 def stories(count: int, *, seed: int) -> list[str]:
     """Draws the texts of `count` independent stories; the same seed gives the same stories."""
     rng = random.Random(seed)
-    return [join_words(generate(rng)) for _ in range(count)]
-
-
-def log_prob(words: Sequence[str]) -> float | None:
-    """Returns the exact log-probability of a whole story in nats; None if it is none."""
-    return _GRAMMAR.log_prob(words)
+    return [join_words(GRAMMAR.sample(rng)) for _ in range(count)]
 
 
 def check(text: str) -> Verdict:
     """Judges any text: which sentences parse, which references are right, how likely it is."""
-    return judge(_GRAMMAR, split_words(text))
+    return judge(GRAMMAR, split_words(text))
