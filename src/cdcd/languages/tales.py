@@ -63,69 +63,61 @@ def _article(word: str) -> str:
     return "an" if word[0] in "aeiou" else "a"
 
 
+def _value(role: str, word: str, **forms: str) -> dict[str, str]:
+    """Returns the slots of a role: its word, and other words for it by their forms, also capitalised."""
+    capitalised = {form.capitalize(): word.capitalize() for form, word in forms.items()}
+    return {role: word} | {f"{role}.{form}": word for form, word in (forms | capitalised).items()}
+
+
 def _couple(hero: str, friend: str, kin: str) -> Value:
     sibling = "brother" if friend in _BOYS else "sister"
-    return {
-        **_person("hero", hero),
-        **_person("friend", friend),
-        "friend.They": "They",
-        "kin": sibling if kin == "sibling" else kin,
-    }
+    kin = sibling if kin == "sibling" else kin
+    return {**_person("hero", hero), **_person("friend", friend), "friend.They": "They", "kin": kin}
 
 
 def _person(role: str, name: str) -> Value:
     """Returns slots named after the girl's words, except `him`: English has one `her` for two."""
     she, him, her = ("he", "him", "his") if name in _BOYS else ("she", "her", "her")
-    forms = {"she": she, "She": she.capitalize(), "him": him, "her": her, "Her": her.capitalize()}
-    return {role: name, **{f"{role}.{form}": word for form, word in forms.items()}}
+    return _value(role, name, she=she, him=him, her=her)
 
 
 def _item(noun: str, colour: str, amount: str) -> Value:
-    one = {"thing.it": "it", "thing.It": "It", "thing.was": "was", "thing.has": "has"}
-    many = {"thing.it": "them", "thing.It": "They", "thing.was": "were", "thing.has": "have"}
-    agreement = many if amount in ("two", "three") else one
-    return {"thing": noun, "colour": colour, "colour.a": amount, **agreement}
+    if amount in ("two", "three"):
+        forms = _value("thing", noun + "s", it="them", was="were", has="have")
+        forms["thing.It"] = "They"
+    else:
+        forms = _value("thing", noun, it="it", was="was", has="has")
+    return {**forms, "colour": colour, "colour.a": amount}
 
 
-def _items() -> list[Value]:
-    """Returns coloured things: the word before the colour depends on both its sound and the number."""
-    coloured = list(itertools.product(_NOUNS, _COLOURS))
-    singular = [_item(noun, colour, _article(colour)) for noun, colour in coloured]
-    return singular + [
-        _item(noun + "s", colour, amount)
-        for noun, colour in coloured
-        for amount in ("two", "three")
-    ]
-
-
-def _treat(treat: str) -> Value:
-    a = "some" if treat in _TREATS else _article(treat)
-    return {"treat": treat, "treat.a": a, "treat.A": a.capitalize()}
-
-
-def _located(role: str, name: str, preposition: str, form: str) -> Value:
-    forms = {f"{role}.{form}": preposition, f"{role}.{form.capitalize()}": preposition.capitalize()}
-    return {role: name, **forms}
-
-
+_COLOURED = [*itertools.product(_NOUNS, _COLOURS)]
 _COUPLES = [*itertools.product(_GIRLS, _BOYS), *itertools.product(_BOYS, _GIRLS)]
 """Hero and friend, one girl and one boy, so that every he and she has one antecedent."""
 
 VARIABLES: Mapping[str, Sequence[Value]] = {
     "cast": [_couple(hero, friend, kin) for hero, friend in _COUPLES for kin in _KIN],
-    "item": _items(),
-    "treat": [_treat(treat) for treat in _ONE_TREAT + _TREATS],
+    # The word before the colour depends on both its sound and the number.
+    "item": [
+        *(_item(noun, colour, _article(colour)) for noun, colour in _COLOURED),
+        *(_item(*coloured, amount) for coloured in _COLOURED for amount in ("two", "three")),
+    ],
+    "treat": [
+        *(_value("treat", treat, a=_article(treat)) for treat in _ONE_TREAT),
+        *(_value("treat", treat, a="some") for treat in _TREATS),
+    ],
     "spot": [
-        _located("spot", spot, under, "under")
+        _value("spot", spot, under=under)
         for spot in _SPOTS
         for under in ("under", "behind", "beside", "near")
     ],
     "place": [
-        _located("place", name, at, "in") for at, names in _PLACES.items() for name in names.split()
+        _value("place", name, **{"in": at})
+        for at, names in _PLACES.items()
+        for name in names.split()
     ],
     "feast": [{"dish": one, "side": two} for one, two in itertools.permutations(_TREATS, 2)],
     **{
-        role: [{role: word, f"{role}.a": _article(word)} for word in words.split()]
+        role: [_value(role, word, a=_article(word)) for word in words.split()]
         for role, words in _ONE_WORD.items()
     },
 }
