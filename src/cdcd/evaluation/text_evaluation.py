@@ -282,14 +282,13 @@ class Evaluation:
         similarity = None
         if reference is not None and features is not None:
             similarity = mauve(reference, features, seed=self.config.seed)
+        counted = first_tokens(texts.tokens, texts.is_generated, num_tokens)
         return Measured(
             source=samples.source,
             nll=ratio_interval(nats, num_tokens_of_each, seed=self.config.seed),
             nats_per_byte=float(nats.sum()) / max(sum(num_bytes(texts, self.tokenizer)), 1),
-            entropy=pooled_entropy_interval(
-                *first_tokens(texts.tokens, texts.is_generated, num_tokens)
-            ),
-            statistics=text_statistics(texts.tokens, texts.is_generated, num_tokens=num_tokens),
+            entropy=pooled_entropy_interval(*counted),
+            statistics=text_statistics(*counted),
             mauve=similarity,
             matches=match,
             exact=exact_scores(texts, self.run.data, self.tokenizer, self.judge),

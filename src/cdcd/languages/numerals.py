@@ -10,6 +10,7 @@ Word order differs as the two languages do: participles and verbs of clauses at 
 verbs, the verb in second place. `parse` is the exact inverse of `wordings`.
 """
 
+import calendar
 import hashlib
 import random
 import re
@@ -17,9 +18,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from typing import Any
 
 from cdcd.languages.number_words import LANGUAGES, TENS, UNITS, Language
-from cdcd.languages.phrasebook import FRAMES, KINDS, SLOT, Value, days_in, kinds_in
+from cdcd.languages.phrasebook import FRAMES, KINDS, SLOT, Value, kinds_in
 from cdcd.languages.word_splitting import GLUE
 from cdcd.settings import unknown
 
@@ -43,9 +45,9 @@ class Meaning:
 def draw(rng: random.Random) -> Meaning:
     """Draws a meaning, every frame as likely as any other."""
     frame = rng.choice(list(FRAMES))
-    values = {kind: KINDS[kind].draw(rng) for kind in kinds_in(frame)}
-    if "year" in values and values.get("date") == (2, 29):
-        values["date"] = (2, days_in(2, int(values["year"])))  # pyright: ignore[reportArgumentType]
+    values: dict[str, Any] = {kind: KINDS[kind].draw(rng) for kind in kinds_in(frame)}
+    if values.get("date") == (2, 29) and not calendar.isleap(values.get("year", 2000)):
+        values["date"] = (2, 28)
     return Meaning(frame, tuple(values.items()))
 
 

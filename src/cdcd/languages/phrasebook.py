@@ -4,9 +4,9 @@ A frame has one or more templates in each language, all of which say the same. I
 the form is the German case or ending, or the pronoun (`it`) for what the slot stands for.
 """
 
-import calendar
 import random
 import re
+from calendar import monthrange
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -103,16 +103,12 @@ def _random_price(rng: random.Random) -> tuple[int, int]:
     return euros, cents or (0 if euros else 50)
 
 
-def days_in(month: int, year: int = 2000) -> int:
-    return calendar.monthrange(year, month)[1]
-
-
 NUMBERS = [1000 * thousands + rest for rest in range(100) for thousands in (0, rest)]
 NUMBERS += [*range(100, 120), *range(200, 1000, 100), 1000, 1100, 101_101]
 DECIMALS = [(whole, "0123456789") for whole in range(100)]
 PRICES = [(number % 1000, number % 97) for number in NUMBERS]
 PRICES += [(0, cents) for cents in range(1, 100)]
-DAYS = [(month, day) for month in range(1, 13) for day in range(1, days_in(month) + 1)]
+DAYS = [(month, day + 1) for month in range(1, 13) for day in range(monthrange(2000, month)[1])]
 TIMES = [(hour, minute) for hour in range(1, 13) for minute in range(0, 60, 5)]
 
 CARDINALS, COUNTS = _any_form(words.cardinals), _any_form(words.counts)

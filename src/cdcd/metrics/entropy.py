@@ -41,13 +41,9 @@ class TextStatistics:
 
 
 def text_statistics(
-    tokens: Int[Tensor, "samples seq"],
-    is_generated: Bool[Tensor, "samples seq"],
-    *,
-    num_tokens: int | None = None,
+    tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]
 ) -> TextStatistics:
-    """Computes all statistics of the first `num_tokens` positions that count."""
-    tokens, is_generated = first_tokens(tokens, is_generated, num_tokens)
+    """Computes all statistics of the positions that count."""
     ngrams = list(_ngrams(tokens, is_generated))
     return TextStatistics(
         num_samples=len(tokens),
@@ -61,17 +57,13 @@ def text_statistics(
 
 
 def first_tokens(
-    tokens: Int[Tensor, "samples seq"],
-    is_generated: Bool[Tensor, "samples seq"],
-    num_tokens: int | None,
+    tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"], num_tokens: int
 ) -> tuple[Int[Tensor, "kept seq"], Bool[Tensor, "kept seq"]]:
-    """Keeps the samples in order, up to the `num_tokens`-th position that counts; None keeps all.
+    """Keeps the samples in order, up to the `num_tokens`-th position that counts.
 
     Whole samples and not positions drawn at random: tokens of one text depend on each other, so the
     same number of positions spread over more texts would show a higher entropy.
     """
-    if num_tokens is None:
-        return tokens, is_generated
     position = is_generated.flatten().cumsum(0).view(is_generated.shape)
     available = int(is_generated.sum())
     if not 1 <= num_tokens <= available:

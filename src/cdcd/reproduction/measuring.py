@@ -59,8 +59,8 @@ def _numbers(texts: Texts, real: Texts, model: TextModel, judge: Judge) -> dict[
     nll = ratio_interval(judge.nats(texts), texts.is_generated.sum(1).double())
     num_tokens = int(SHARE_OF_TOKENS * int(real.is_generated.sum()))
     num_tokens = min(num_tokens, int(texts.is_generated.sum()))
-    entropy = pooled_entropy_interval(*first_tokens(texts.tokens, texts.is_generated, num_tokens))
-    statistics = text_statistics(texts.tokens, texts.is_generated, num_tokens=num_tokens)
+    counted = first_tokens(texts.tokens, texts.is_generated, num_tokens)
+    entropy, statistics = pooled_entropy_interval(*counted), text_statistics(*counted)
     examples = split_texts(texts.first(NUM_EXAMPLES), model.tokenizer)
     numbers = {
         "nll": nll.value,
