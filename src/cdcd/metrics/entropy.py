@@ -90,7 +90,7 @@ def sample_entropy(
     tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]
 ) -> float:
     """Averages the unigram entropies, in nats, of the samples; empty samples do not count."""
-    rows, counts = counts_by_sample(tokens, is_generated)[::2]
+    rows, _, counts = counts_by_sample(tokens, is_generated)
     totals = is_generated.sum(1).double()
     surprise = -torch.xlogy(counts, counts / totals[rows]) / totals[rows]
     return float(surprise.sum() / (totals > 0).sum().clamp(min=1))

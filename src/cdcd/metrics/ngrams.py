@@ -12,16 +12,12 @@ sacreBLEU's with its defaults (exponential smoothing; chrF2 of characters withou
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from cdcd.settings import unknown
-
-if TYPE_CHECKING:
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
 
 WORD_ORDER, CHARACTER_ORDER = 4, 6
 """Longest n-grams: of words for BLEU, of characters for chrF."""
@@ -66,8 +62,8 @@ def chrf(counts: Float[np.ndarray, "*pairs 3 orders"]) -> Float[np.ndarray, "*pa
     return np.asarray(100 * score)
 
 
-def sacrebleu_metrics() -> "tuple[type[BLEU], type[CHRF]]":
-    """Imports sacreBLEU's BLEU and chrF."""
+def sacrebleu_metrics() -> tuple[Any, Any]:
+    """Imports sacreBLEU's classes BLEU and CHRF."""
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
