@@ -7,8 +7,7 @@ Every function gives all wordings of a value that count as right, the plainest f
     times((2, 30), "de")    halb drei, zwei Uhr dreißig
 
 `number_in`, `price_in` and `decimal_in` go the other way, but only guess: they add up the number words
-of any text. A text says the value if it is one of the value's wordings. There are none of a value that
-is no number, price or decimal.
+of any text. A text says the value if it is one of the value's wordings; an impossible value has none.
 """
 
 import re

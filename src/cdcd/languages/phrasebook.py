@@ -45,7 +45,7 @@ class Kind:
         return [value] if text in self.wordings(value, language, form) else []
 
     def pattern(self, language: Language, form: str) -> str:
-        """Returns a regular expression that every wording matches, and that ends where a wording ends."""
+        """Returns a regular expression that every wording matches, and no other text if they are few."""
         return ".+" if self.guess is not None else "|".join(_table(self, language, form))
 
 
