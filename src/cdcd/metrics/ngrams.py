@@ -12,13 +12,16 @@ sacreBLEU's with its defaults (exponential smoothing; chrF2 of characters withou
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
 from cdcd.settings import unknown
 
+Symbols: TypeAlias = str | tuple[str, ...]
+"""A text to count n-grams in, as characters or words, or an n-gram."""
 WORD_ORDER, CHARACTER_ORDER = 4, 6
 """Longest n-grams: of words for BLEU, of characters for chrF."""
 RECALL_WEIGHT = 4
@@ -73,13 +76,13 @@ def sacrebleu_metrics() -> tuple[Any, Any]:
 
 
 @cache
-def word_splitter(tokenize: str) -> Callable[[str], list[str]]:
+def word_splitter(tokenize: str) -> Callable[[str], tuple[str, ...]]:
     """Returns what splits a text into BLEU's words, by the name of a tokenisation of sacreBLEU."""
     metric, _ = sacrebleu_metrics()
     if tokenize not in metric.TOKENIZERS:
         raise unknown("tokenisation", tokenize, metric.TOKENIZERS)
     tokenizer = metric(tokenize=tokenize).tokenizer
-    return lambda text: tokenizer(text.rstrip()).split()
+    return lambda text: tuple(tokenizer(text.rstrip()).split())
 
 
 def characters(text: str) -> str:
@@ -88,7 +91,7 @@ def characters(text: str) -> str:
 
 
 def pairwise_counts(
-    texts: Sequence[Sequence[str]], longest: int
+    texts: Sequence[Symbols], longest: int
 ) -> Float[np.ndarray, "candidates references 3 orders"]:
     """Compares each text, split into words or characters, with each as its reference."""
     counted = [[_ngrams(text, n) for text in texts] for n in range(1, longest + 1)]
@@ -97,25 +100,25 @@ def pairwise_counts(
     return np.stack(np.broadcast_arrays(matches, totals[:, None], totals[None]), -2)
 
 
-def _ngrams(symbols: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
-    return Counter(zip(*(symbols[start:] for start in range(n)), strict=False))
+def _ngrams(text: Symbols, n: int) -> Counter[Symbols]:
+    return Counter([text[start : start + n] for start in range(len(text) - n + 1)])
 
 
-def _matches(counts: Sequence[Counter[tuple[str, ...]]]) -> Float[np.ndarray, "texts texts"]:
-    """Counts the matches of all pairs. A text that has n-gram g at least k times has feature (g, k).
+def _matches(counts: Sequence[Counter[Symbols]]) -> Float[np.ndarray, "texts texts"]:
+    """Counts the matches of all pairs, from tables of the n-grams that a text has at least k times.
 
-    Features of a single text match nothing but themselves and are left out: most of the long n-grams.
+    N-grams of a single text match nothing but themselves and are left out: most of the long ones.
     """
-    texts_by_feature: dict[Any, list[int]] = {}
-    for text, each in enumerate(counts):
-        for ngram, count in each.items():
-            for times in range(count):
-                texts_by_feature.setdefault((ngram, times), []).append(text)
-    shared = [texts for texts in texts_by_feature.values() if len(texts) > 1]
-    has = np.zeros((len(counts), len(shared)), np.float32)
-    for feature, texts in enumerate(shared):
-        has[texts, feature] = 1
-    matches = (has @ has.T).astype(float)  # counts below 2^24 are exact in float32
+    num_texts = Counter(chain.from_iterable(counts))
+    columns = {g: i for i, g in enumerate(g for g, number in num_texts.items() if number > 1)}
+    table = np.zeros((len(counts), len(columns)), np.int64)
+    for row, each in zip(table, counts, strict=True):
+        shared = [ngram for ngram in each if ngram in columns]
+        row[[columns[ngram] for ngram in shared]] = [each[ngram] for ngram in shared]
+    matches = np.zeros((len(counts), len(counts)))
+    for times in range(1, table.max(initial=0) + 1):
+        has = (table >= times).astype(np.float32)  # sums below 2^24 are exact
+        matches += has @ has.T
     np.fill_diagonal(matches, [each.total() for each in counts])
     return matches
 
@@ -142,7 +145,7 @@ def chrf_counts(
 def _aligned(
     candidates: Sequence[str],
     references: Sequence[str],
-    split: Callable[[str], Sequence[str]],
+    split: Callable[[str], Symbols],
     longest: int,
 ) -> Float[np.ndarray, "sentences 3 orders"]:
     if len(candidates) != len(references):
