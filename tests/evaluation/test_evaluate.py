@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from controls import shuffled, spliced
 from rich.console import Console
 from tiny import cdcd_main, contents, silent, tiny_options, train_tiny
 
@@ -27,7 +28,7 @@ from cdcd.evaluation.text_evaluation import (
     sample_texts,
     training_sequences,
 )
-from cdcd.evaluation.text_report import Measured, Report, Row, print_report, write_report
+from cdcd.evaluation.text_report import Measured, Report, Row
 from cdcd.evaluation.texts import Texts, held_out_texts
 from cdcd.languages import tales
 from cdcd.metrics.entropy import text_statistics
@@ -74,18 +75,20 @@ def markov(tmp_path_factory):
 def rows(markov):
     """The controls' rows, and one of other real text, which is held out too."""
     run, judge = markov
-    config = EvaluationConfig(num_samples=NUM_SAMPLES, controls=True)
+    config = EvaluationConfig(num_samples=NUM_SAMPLES)
     evaluation = Evaluation([run], str(judge), config, console=silent())
     assert evaluation.judge_facts["disjoint"]
     all_held_out = held_out_texts(evaluation.held_out, 2 * NUM_SAMPLES, "half", seed=0)
     rest = torch.arange(2 * NUM_SAMPLES) >= NUM_SAMPLES
     assert torch.equal(all_held_out.where(~rest).tokens, evaluation.real.tokens)
+    training = training_sequences(evaluation.run, evaluation.tokenizer)
     samples = [
         Samples("data", {}, "held-out text", evaluation.real),
         Samples("other", {}, "other held-out text", all_held_out.where(rest)),
-        *evaluation._controls(),
+        Samples("shuffled", {}, "control", shuffled(evaluation.real)),
+        Samples("spliced", {}, "control", spliced(evaluation.real, training)),
     ]
-    return {row.system.removeprefix("control: "): row for row in evaluation._rows(samples)}
+    return {row.system: row for row in evaluation._rows(samples)}
 
 
 def difference(one: Row, other: Row, name: str) -> float:
@@ -164,7 +167,7 @@ def evaluated(place):
         code = cdcd_main(
             "evaluate", place / "run", place / "again",
             "--judge", place / "judge", "--baseline", place / "baseline",
-            "--num-samples", SAMPLES, "--num-seeds", 2, "--controls", "true", "--out", out,
+            "--num-samples", SAMPLES, "--num-seeds", 2, "--out", out,
             *SWEEP, *BASELINE_SWEEP,
         )  # fmt: skip
     assert code == 0
@@ -178,10 +181,9 @@ def by_label(report: dict) -> dict[tuple, dict]:
 def test_there_is_a_row_for_every_setting_with_all_replicates(evaluated):
     _, report, _ = evaluated
     rows = by_label(report)
-    controls = {(f"control: {name}",) for name in ("shuffled", "spliced")}
     swept = {("cdcd", a, b) for a in ("0.5", "1.0") for b in ("3", "5")}
     baseline = {("baseline", t) for t in ("0.5", "1", "2")}
-    assert set(rows) == {("data",)} | controls | swept | baseline
+    assert set(rows) == {("data",)} | swept | baseline
     for label, row in rows.items():
         expected = {"cdcd": 4, "baseline": 2}.get(label[0], 1)
         assert len(row["measured"]) == expected
@@ -269,8 +271,7 @@ def test_examples_show_what_was_given(evaluated):
     assert "cdcd (score_temperature 0.5, num_steps 3)" in examples
     prefixes = [re.match("«(.*?)»", text, re.DOTALL)[1] for text in examples["data"]]
     assert len(prefixes) == module.NUM_EXAMPLES
-    # Of pieces of the training set, some have ended too early.
-    for label, texts in ((n, t) for n, t in examples.items() if n != "control: spliced"):
+    for label, texts in examples.items():
         found = [re.match("«(.*?)»", text, re.DOTALL)[1] for text in texts]
         assert found == prefixes, f"{label} had other prompts"
     assert examples["data"] != examples["cdcd (score_temperature 0.5, num_steps 3)"]
@@ -303,7 +304,7 @@ def test_mauve_and_matches_are_measured_and_can_be_left_out(evaluated, place):
     plain = Evaluation([place / "run"], str(place / "judge"), config, console=silent()).report()
     assert all(row.measured[0].matches is None for row in plain.rows)
     assert all(row.measured[0].mauve is None for row in plain.rows)
-    print_report(plain, silent())
+    plain.print(silent())
 
 
 def test_the_same_evaluation_gives_the_same_numbers(evaluated, place):
@@ -327,19 +328,18 @@ def test_copies_are_looked_for_in_what_a_systems_own_run_trained_on(place):
     runs = [place / "run", place / "again"]
     evaluation = Evaluation(runs, str(place / "judge"), config, console=silent())
     found = []
-    for model in evaluation.models.values():
-        training = training_sequences(model.config, model.tokenizer)
+    for each in evaluation.systems:
+        training = training_sequences(each.config, each.model.tokenizer)
         copied = evaluation.prompts.with_tokens(training.rows(torch.arange(len(evaluation.real))))
-        found += [
-            Samples("cdcd", {}, "copied", copied, trained=run.config)
-            for run in evaluation.models.values()
-        ]
-    shares = [summary.copied_share for summary in evaluation._matches(found)]
+        found += [Samples("cdcd", {}, "copied", copied, other) for other in evaluation.systems]
+    matches = evaluation._matches(found)
+    shares = [matches[each].copied_share for each in found]
     assert shares[0] == shares[3] == 1
     assert max(shares[1:3]) < 0.5
     drawn = {
-        s.source: s.trained
+        s.source: s.system.config
         for s in evaluation._all_samples(evaluation._jobs([{"num_steps": 1}], []))
+        if s.system
     }
     for run in runs:
         assert drawn[f"{run}, seed 0"] == cdcd.load(run).config
@@ -410,9 +410,7 @@ def test_full_documents_are_never_ended(place):
     evaluation = Evaluation([place / "baseline"], str(place / "judge"), config, console=silent())
     assert (evaluation.real.tokens >= 3).all()
     [samples] = [
-        s
-        for s in evaluation._all_samples(evaluation._jobs([{}], []))
-        if s.system == "autoregressive"
+        s for s in evaluation._all_samples(evaluation._jobs([{}], [])) if s.name == "autoregressive"
     ]
     assert not ((samples.texts.tokens == EOS) | (samples.texts.tokens == PAD)).any()
     assert samples.texts.is_generated.sum() == 20 * 12
@@ -435,7 +433,7 @@ def test_a_judge_with_another_tokenizer(place):
     assert report.judge["shared"] == {"training": 210, "held_out": 0}
     assert not report.judge["disjoint"]
     printed = StringIO()
-    print_report(report, Console(file=printed, width=200))
+    report.print(Console(file=printed, width=200))
     assert "The judge trained on 210 of the systems' training documents" in printed.getvalue()
 
 
@@ -491,7 +489,7 @@ FEW = ("--num-samples", 8)
         ((*FEW, "--baseline", "{place}/short"), "the runs differ in data.length: 24 and 12"),
         ((*FEW, "--baseline", "{place}/streamed"), "the runs differ in data.layout"),
         ((*FEW, "--baseline", "{place}/spelt"), "the runs have different tokenizers"),
-        ((*FEW, "--data", "{place}/absent.txt"), "there is no corpus '.*absent.txt'"),
+        ((*FEW, "--data", "{place}/absent.txt"), "text .*absent.txt is not there; say where with"),
     ],
 )
 def test_mistakes(place, capfd, no_sampling, options, message):
@@ -562,9 +560,7 @@ def prepared(tmp_path_factory):
 def test_a_prepared_data_set_from_end_to_end(prepared, capfd):
     capfd.readouterr()
     options = ("--judge", prepared / "judge", "--baseline", prepared / "baseline", "--seed", 3)
-    code = cdcd_main(
-        "evaluate", prepared / "run", *options, "--num-samples", 30, "--controls", "true"
-    )
+    code = cdcd_main("evaluate", prepared / "run", *options, "--num-samples", 30)
     shown = capfd.readouterr()
     assert code == 0, shown.err
     assert "may know" not in shown.out
@@ -575,8 +571,6 @@ def test_a_prepared_data_set_from_end_to_end(prepared, capfd):
     rows = by_label(report)
     assert {("baseline", n) for n in ("0.8", "0.9", "0.95", "1.0")} < set(rows)
     assert ("cdcd",) in rows
-    copied = rows["control: spliced",]["measured"][0]["matches"]
-    assert copied["mean"] >= 6
     # The samples of a stream are measured whole.
     assert rows["data",]["measured"][0]["statistics"]["num_tokens"] == 30 * 12
 
@@ -723,7 +717,7 @@ def test_a_report_without_matplotlib_has_its_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr("cdcd.evaluation.report_plots.new_figure", absent)
     report = made_up({("1",): (4.0, 1.0), ("2",): (6.0, 3.0)})
     report = replace(report, examples={"cdcd": ["«Mia» was\nhome."]})
-    paths = write_report(report, tmp_path / "a/b")
+    paths = report.write(tmp_path / "a/b")
     assert [path.name for path in paths] == ["report.json", "examples.txt"]
     written = json.loads(paths[0].read_text())
     assert written["frontiers"][0]["nll_at_data_entropy"] == pytest.approx(2.0)

@@ -1,4 +1,4 @@
-"""Texts under evaluation: which positions are generated, what counts, and the negative controls."""
+"""Texts under evaluation: which positions are generated, and what counts."""
 
 import itertools
 
@@ -14,8 +14,6 @@ from cdcd.evaluation.texts import (
     Texts,
     flat_arrays,
     held_out_texts,
-    shuffled,
-    spliced,
 )
 
 LENGTH = 10
@@ -132,57 +130,3 @@ def test_flat_arrays_hold_all_tokens_in_order_and_overlap_by_one_sequence(monkey
     for start in range(len(whole) - LENGTH):
         passage = whole[start : start + LENGTH]
         assert any(passage == a[i : i + LENGTH] for a in arrays for i in range(len(a)))
-
-
-# Negative controls
-
-
-@pytest.fixture
-def real():
-    return held_out_texts(SEQUENCES, 300, "random", seed=5)
-
-
-def test_shuffled_text_keeps_what_is_given_and_each_samples_tokens(real):
-    mixed = shuffled(real)
-    assert torch.equal(mixed.is_generated, real.is_generated)
-    given = ~real.is_generated
-    assert torch.equal(mixed.tokens[given], real.tokens[given])
-    assert torch.equal(mixed.tokens.sort(1).values, real.tokens.sort(1).values)
-    # A random permutation leaves one token in its place on average, whatever its length.
-    kept = ((mixed.tokens == real.tokens) & real.is_generated).sum(1).double()
-    assert abs(float(kept.mean()) - 1) < 5 / 300**0.5
-    assert torch.equal(mixed.tokens, shuffled(real).tokens)
-    assert not torch.equal(mixed.tokens, shuffled(real, seed=1).tokens)
-
-
-def test_shuffling_leaves_in_place_what_does_not_count():
-    """Given positions may also come later: the rest of a document's sequence."""
-    texts = ENDED.until_end()
-    mixed = shuffled(texts, seed=2)
-    assert torch.equal(mixed.tokens[~texts.is_generated], texts.tokens[~texts.is_generated])
-    assert torch.equal(mixed.tokens.sort(1).values, texts.tokens.sort(1).values)
-
-
-def test_spliced_text_is_copied_from_two_places_of_the_training_set(real):
-    training = InMemory(SEQUENCES.tokens + 10_000)
-    copied = spliced(real, training)
-    assert torch.equal(copied.is_generated, real.is_generated)
-    given = ~real.is_generated
-    assert torch.equal(copied.tokens[given], real.tokens[given])
-    rows = (copied.tokens - 10_005).div(LENGTH, rounding_mode="floor")
-    places = (copied.tokens - 10_005) % LENGTH
-    assert (places == torch.arange(LENGTH))[real.is_generated].all()
-    border = 3 * LENGTH // 4
-    assert (rows[:, border:] == rows[:, border : border + 1]).all()
-    assert (rows[:, :border] == rows[:, border - 1 : border])[real.is_generated[:, :border]].all()
-    assert (rows[:, border - 1] != rows[:, border]).double().mean() > 0.9
-
-
-def test_spliced_text_does_not_count_the_padding_of_short_documents():
-    training = InMemory(torch.tensor([[7, 7, EOS, PAD, PAD, PAD], [8] * 6]))
-    texts = held_out_texts(InMemory(SEQUENCES.tokens[:, :6]), 200, "half")
-    copied = spliced(texts, training)
-    assert (copied.tokens[copied.is_generated] == 8).all()
-    assert set(copied.is_generated.sum(1).tolist()) == {1, 2, 3}
-    # One in four samples has nothing but padding.
-    assert abs(len(copied) - 150) < 5 * (200 * 3 / 16) ** 0.5

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from controls import wrong_translations
 from tiny import cdcd_main, contents, silent, train_tiny
 
 from cdcd.data.pairs import PreparedPairs
@@ -20,9 +21,8 @@ from cdcd.evaluation.held_out_pairs import (
     overlap,
     training_pairs,
 )
-from cdcd.evaluation.sweep import FinishedRows
+from cdcd.evaluation.systems import System, translation_jobs
 from cdcd.evaluation.translation_evaluation import TranslationConfig, TranslationEvaluation
-from cdcd.evaluation.translators import System, jobs_of
 from cdcd.inference.mask_predict import Predicted
 from cdcd.inference.translator import Translator
 from cdcd.languages import numerals
@@ -96,7 +96,8 @@ class Scripted(Translator):
 
 
 def system(answer, name="cdcd", **config):
-    return System(f"runs/{name}", name, Scripted(answer, small_config(**config)), "10 abc")
+    translator = Scripted(answer, small_config(**config))
+    return System(f"runs/{name}", name, translator, translator.config, "10 abc")
 
 
 def baseline(answer):
@@ -105,13 +106,14 @@ def baseline(answer):
 
 def evaluated(systems, out, *, sweep=({},), other=None, held_out=HELD_OUT, **config):
     evaluation = TranslationEvaluation(
-        systems,
+        [*systems, *([other] if other else [])],
         held_out,
         TranslationConfig(**({"batch_size": 8, "num_resamples": 100} | config)),
-        baseline=other,
         console=silent(),
     )
-    return evaluation.run(out, sweep)[0]
+    report = evaluation.report(out, sweep)
+    report.write(out)
+    return report
 
 
 def perfect(number, *_):
@@ -155,17 +157,16 @@ def test_what_is_wrong_is_counted_by_its_reason(tmp_path):
     assert quarter.scores.empty_share == pytest.approx(8 / 30)
 
 
-def test_controls_are_told_apart_from_references(tmp_path):
-    report = evaluated([system(perfect)], tmp_path, controls=True)
-    assert [each.system for each in report.rows][:2] == ["references", "control: source copied"]
-    assert row(report, "references").exact.num_right == COUNT
-    for name in ("source copied", "words shuffled", "words doubled", "first half"):
-        control = row(report, f"control: {name}")
-        assert control.exact.num_right <= 1, name
-        assert control.scores.bleu.value < 60, name
-    assert row(report, "control: source copied").scores.missing_words > 0.5
-    plain = evaluated([system(perfect)], tmp_path)
-    assert [each.system for each in plain.rows] == ["references", "cdcd"]
+def test_wrong_translations_are_told_from_references():
+    config = TranslationConfig(num_resamples=100)
+    evaluation = TranslationEvaluation([], HELD_OUT, config, console=silent())
+    texts = wrong_translations(HELD_OUT.corpus)
+    found = {name: evaluation._scored(each, system=name) for name, each in texts.items()}
+    assert found.pop("references").exact.num_right == COUNT
+    for name, each in found.items():
+        assert each.exact.num_right <= 1, name
+        assert each.scores.bleu.value < 60, name
+    assert found["source copied"].scores.missing_words > 0.5
 
 
 def majority_right(number, sample, _):
@@ -194,7 +195,7 @@ def test_decoding_can_count_confidence(tmp_path):
 
     def found(**settings):
         one = system(majority_right)
-        one.translator.sure = confidently_wrong
+        one.model.sure = confidently_wrong
         report = evaluated([one], tmp_path, sweep=[settings], counts=(3,))
         return row(report, "cdcd", **settings).exact_by_count.num_right
 
@@ -265,17 +266,17 @@ def test_the_baseline_searches_and_samples_and_differences_are_paired(tmp_path):
 def test_an_autoregressive_run_has_its_usual_rows_once(tmp_path):
     one = baseline(perfect)
     sweep = [{"beam_size": "1"}, {"beam_size": str(one.config.beam.beam_size)}]
-    jobs = list(jobs_of(one, {}, [{"temperature": "0.5"}], 4))
+    jobs = list(translation_jobs(one, {}, [{"temperature": "0.5"}], 4))
     assert [(job.mode, job.reported, job.num_samples) for job in jobs] == [
         ("beam search", {}, 1), ("greedy", {}, 1), ("samples", {"temperature": 0.5}, 4),
         ("samples", {}, 4),
     ]  # fmt: skip
-    drawn = list(jobs_of(one, {"temperature": 0.5}, [{}], 4))
+    drawn = list(translation_jobs(one, {"temperature": 0.5}, [{}], 4))
     assert {(job.mode, job.num_samples) for job in drawn} == {("samples", 4), ("greedy", 1)}
     report = evaluated([system(perfect), one], tmp_path, other=None)
     assert [each.label for each in report.rows][2:] == ["baseline: beam search", "baseline: greedy"]
     evaluation = TranslationEvaluation(
-        [system(perfect)], HELD_OUT, TranslationConfig(), baseline=one, console=silent()
+        [system(perfect), one], HELD_OUT, TranslationConfig(), console=silent()
     )
     shown = [(job.mode, job.reported) for job in evaluation._jobs([{}], sweep)[1:]]
     assert shown == [("beam search", {}), ("greedy", {}), ("beam search", {"beam_size": 1})]
@@ -357,26 +358,26 @@ def test_stopped_and_gone_on_is_uninterrupted(tmp_path):
     out = tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):
         evaluated([system(stopping)], out, sweep=SWEEP)
-    assert [path.name for path in out.iterdir()] == ["rows.jsonl"]
-    assert len((out / "rows.jsonl").read_text().splitlines()) == 1
+    assert [path.name for path in out.iterdir()] == ["rows"]
+    assert len(list((out / "rows").iterdir())) == 1
     again = system(by_steps)
     found = evaluated([again], out, sweep=SWEEP)
     assert without_speed(found) == without_speed(whole)
-    assert sum(map(len, again.translator.calls)) == 2 * COUNT
+    assert sum(map(len, again.model.calls)) == 2 * COUNT
     third = system(by_steps)
     assert evaluated([third], out, sweep=SWEEP) == found
-    assert third.translator.calls == []
+    assert third.model.calls == []
 
 
-def test_a_torn_line_is_made_again(tmp_path):
+def test_a_row_that_was_not_written_whole_is_made_again(tmp_path):
     evaluated([system(by_steps)], tmp_path, sweep=SWEEP)
-    lines = (tmp_path / "rows.jsonl").read_text().splitlines(True)
-    (tmp_path / "rows.jsonl").write_text("".join(lines[:2]) + lines[2][:200])
+    first, *_ = written = list((tmp_path / "rows").iterdir())
+    first.with_name(f".{first.name}.writing").write_text(first.read_text()[:200])
+    first.unlink()
     again = system(by_steps)
     evaluated([again], tmp_path, sweep=SWEEP)
-    assert sum(map(len, again.translator.calls)) == COUNT
-    assert len(FinishedRows(tmp_path / "rows.jsonl")._rows) == 3
-    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3
+    assert sum(map(len, again.model.calls)) == COUNT
+    assert set((tmp_path / "rows").iterdir()) == set(written)
 
 
 @pytest.mark.parametrize(
@@ -404,8 +405,8 @@ def test_a_row_of_anything_else_is_not_taken(tmp_path, change):
         case "own settings":
             again = system(perfect, **{"sampling.num_steps": 5})
     evaluated([again], tmp_path, **arguments)
-    assert again.translator.calls
-    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 2
+    assert again.model.calls
+    assert len(list((tmp_path / "rows").iterdir())) == 2
 
 
 def test_a_kept_row_is_named_anew(tmp_path):
@@ -413,7 +414,7 @@ def test_a_kept_row_is_named_anew(tmp_path):
     renamed = replace(system(perfect), name="cdcd first")
     report = evaluated([renamed, system(quarter_empty, "cdcd second")], tmp_path)
     assert [each.label for each in report.rows][1:] == ["cdcd first", "cdcd second"]
-    assert renamed.translator.calls == []
+    assert renamed.model.calls == []
 
 
 # Test sets
@@ -507,7 +508,8 @@ def test_splits_that_are_not_there_or_were_trained_on(prepared):
 def test_a_run_whose_pairs_have_gone_is_tested_on_files(prepared, tmp_path):
     moved, place = prepared_config(prepared, "moved"), tmp_path / "out"
     held_out = held_out_pairs(moved, files=(prepared / "a.en", prepared / "a.de"), num_sentences=4)
-    gone = System("runs/gone", "cdcd", Scripted(lambda *_: "Heute ist Montag.", moved), "1 a")
+    translator = Scripted(lambda *_: "Heute ist Montag.", moved)
+    gone = System("runs/gone", "cdcd", translator, moved, "1 a")
     report = evaluated([gone], place, held_out=held_out)
     assert held_out.name == "a.en, a.de, the first 4 of 300"
     assert "the training pairs of runs/gone are not there: not compared" in report.remarks

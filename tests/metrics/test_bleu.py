@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from controls import wrong_translations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from cdcd.evaluation.translation_report import controls
 from cdcd.metrics.bleu import (
     Corpus,
     bleu_difference,
@@ -90,21 +90,22 @@ def test_the_references_have_no_defect():
 
 def test_each_control_shows_its_defect_and_no_other():
     found = {
-        name: score(texts, CORPUS, num_resamples=100) for name, texts in controls(CORPUS).items()
+        name: score(texts, CORPUS, num_resamples=100)
+        for name, texts in wrong_translations(CORPUS).items()
     }
     assert found["references"].bleu.value == pytest.approx(100)
-    copies = found["control: source copied"]
+    copies = found["source copied"]
     assert copies.missing_words > 0.5
     assert copies.repetition == 0
-    shuffled = found["control: words shuffled"]
+    shuffled = found["words shuffled"]
     assert shuffled.bleu.value < 40
     assert shuffled.missing_words == 0
     assert shuffled.repetition < 0.02
-    doubled = found["control: words doubled"]
+    doubled = found["words doubled"]
     assert doubled.length_ratio == pytest.approx(2, abs=0.1)
     assert doubled.repetition > 0.4
     assert doubled.missing_words == 0
-    half = found["control: first half"]
+    half = found["first half"]
     assert half.length_ratio == pytest.approx(0.5, abs=0.1)
     assert 0.4 < half.missing_words < 0.6
     assert half.repetition == 0

@@ -80,7 +80,6 @@ def evaluate_texts(options: Any) -> None:
 
     from cdcd.evaluation.sweep import sweep_settings
     from cdcd.evaluation.text_evaluation import Evaluation, EvaluationConfig
-    from cdcd.evaluation.text_report import print_report, write_report
     from cdcd.evaluation.translation_evaluation import TranslationConfig
 
     _refuse(options, EvaluationConfig, TranslationConfig, "language models", "source", "reference")
@@ -100,42 +99,59 @@ def evaluate_texts(options: Any) -> None:
         compile=options.compile,
         console=Console(stderr=True),
     )
-    report = evaluation.report(settings, baseline)
-    print_report(report, _console())
-    for path in write_report(report, options.out or options.runs[0] / "evaluation"):
-        print(path)
+    _show(evaluation.report(settings, baseline), _folder(options))
 
 
 def evaluate_translations(options: Any) -> None:
     from rich.console import Console
 
+    from cdcd.evaluation.held_out_pairs import held_out_pairs
     from cdcd.evaluation.sweep import sweep_settings
+    from cdcd.evaluation.systems import load_systems
     from cdcd.evaluation.text_evaluation import EvaluationConfig
-    from cdcd.evaluation.translation_evaluation import TranslationConfig, load_evaluation
-    from cdcd.evaluation.translation_report import print_translation_report
+    from cdcd.evaluation.translation_evaluation import TranslationConfig, TranslationEvaluation
+    from cdcd.inference.load import load_translator
 
     _refuse(options, TranslationConfig, EvaluationConfig, "translators", "judge")
     if (options.source is None) != (options.reference is None):
         raise ValueError("a test set of one's own is --source FILE and --reference FILE: give both")
     files = None if options.source is None else (options.source, options.reference)
     settings, baseline = sweep_settings(options.sweep), sweep_settings(options.baseline_sweep)
-    evaluation = load_evaluation(
+    config = TranslationConfig(**chosen(options, TranslationConfig))
+    systems = load_systems(
+        load_translator,
         options.runs,
-        TranslationConfig(**chosen(options, TranslationConfig)),
-        baseline=options.baseline,
+        options.baseline,
         data=options.data,
-        files=files,
-        settings=chosen_settings(options),
-        console=Console(stderr=True),
         device=options.device,
         dtype=options.dtype,
         compile=options.compile,
     )
-    report, paths = evaluation.run(
-        options.out or options.runs[0] / "evaluation", settings, baseline
+    held_out = held_out_pairs(
+        systems[0].config,
+        split=config.split,
+        files=files,
+        num_sentences=config.num_sentences,
+        trained_on={each.config.data.split for each in systems},
     )
-    print_translation_report(report, _console())
-    for path in paths:
+    evaluation = TranslationEvaluation(
+        systems,
+        held_out,
+        config,
+        settings=chosen_settings(options),
+        console=Console(stderr=True),
+    )
+    _show(evaluation.report(_folder(options), settings, baseline), _folder(options))
+
+
+def _folder(options: Any) -> Path:
+    return options.out or options.runs[0] / "evaluation"
+
+
+def _show(report: Any, folder: Path) -> None:
+    """Prints a report, writes its files and prints their paths."""
+    report.print(_console())
+    for path in report.write(folder):
         print(path)
 
 

@@ -4,7 +4,7 @@ Documents are compared by their text (`shared_documents`), never by paths or the
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from cdcd.data.sequences import Sequences, TokenDataset, TokenDocuments, is_data
 from cdcd.data.tokenizers import Tokenizer, tokenizer_hash
 from cdcd.evaluation.judge import HUGGING_FACE
 from cdcd.evaluation.shared_documents import Fingerprints, count_shared
-from cdcd.inference.text_model import TextModel
+from cdcd.evaluation.systems import System, moved
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.corpora import load_corpus, load_documents, split_seed
 
@@ -58,32 +58,26 @@ def training_text(run: RunConfig) -> tuple[Any, ...]:
     return (run.data, None if is_dataset(run.data.source) else split_seed(run))
 
 
-def with_source(config: RunConfig, source: str | None) -> RunConfig:
-    """Returns a run's configuration with its text in another file or folder, if one is given."""
-    if source is not None:
-        return replace(config, data=replace(config.data, source=source))
-    if not _is_there(config):
+def check_comparable(system: System, reference: System) -> None:
+    """Refuses a system whose text is not there, or whose sequences cannot be compared with another's."""
+    if not is_there(system.config):
         raise ValueError(
-            f"the run's text {config.data.source} is not there; say where with --data PATH"
+            f"the run's text {system.config.data.source} is not there; say where with --data PATH"
         )
-    return config
-
-
-def _is_there(run: RunConfig) -> bool:
-    return run.data.source in BUILT_IN or Path(run.data.source).expanduser().exists()
-
-
-def check_comparable(model: TextModel, reference: TextModel) -> None:
-    """Refuses models whose tokens or sequences cannot be compared."""
-    if tokenizer_hash(model.tokenizer) != tokenizer_hash(reference.tokenizer):
+    if tokenizer_hash(system.model.tokenizer) != tokenizer_hash(reference.model.tokenizer):
         raise ValueError(
             "the runs have different tokenizers, so their tokens cannot be compared; train the "
             "baseline on the same prepared data set"
         )
     for name in ("length", "layout"):
-        ours, other = (getattr(m.config.data, name) for m in (model, reference))
+        ours, other = (getattr(each.config.data, name) for each in (system, reference))
         if ours != other:
             raise ValueError(f"the runs differ in data.{name}: {other} and {ours}")
+
+
+def is_there(run: RunConfig) -> bool:
+    """Returns whether the text of a run is where its configuration says."""
+    return run.data.source in BUILT_IN or Path(run.data.source).expanduser().exists()
 
 
 # Documents that models have trained on
@@ -148,10 +142,9 @@ def about_judge(
         return {"name": name, "about": "a Hugging Face model", "disjoint": False, "shared": None}
     directory = RunDirectory(Path(name))
     config = directory.config
-    trained = config
-    if data is not None and not _is_there(config) and config.data.source == run.data.source:
-        trained = with_source(config, data)
-    shared = known.shared_with(f"the judge {name}", trained) if _is_there(trained) else None
+    is_of_same_text = config.data.source == run.data.source
+    trained = config if is_there(config) or not is_of_same_text else moved(config, data)
+    shared = known.shared_with(f"the judge {name}", trained) if is_there(trained) else None
     where = f"{Path(config.data.source).name} ({config.data.split})"
     return {
         "name": name,
@@ -163,21 +156,19 @@ def about_judge(
     }
 
 
-def judge_remark(judge: Mapping[str, Any]) -> str | None:
-    """Returns a warning about a judge that may know the systems' text."""
+def judge_remarks(judge: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a warning about a judge that may know the systems' text."""
     if judge["disjoint"]:
-        return None
-    if judge.get("shared") is None:
-        return (
-            "The judge may know the generator's training text: its scores then reward memorising."
+        return
+    known = "may know the generator's training text"
+    if shared := judge["shared"]:
+        known = (
+            f"trained on {shared['training']:,} of the systems' training documents and "
+            f"{shared['held_out']:,} of the held-out ones"
         )
-    return (
-        f"The judge trained on {judge['shared']['training']:,} of the systems' training documents and "
-        f"{judge['shared']['held_out']:,} of the held-out ones: its scores reward memorising."
-    )
+    yield f"The judge {known}: its scores then reward memorising."
 
 
 def described(config: RunConfig) -> dict[str, Any]:
     """Returns a run's configuration with only the name of its text, since a path is of one machine."""
-    source = Path(config.data.source).name
-    return asdict(replace(config, data=replace(config.data, source=source)))
+    return asdict(moved(config, Path(config.data.source).name))

@@ -1,11 +1,8 @@
 """Pairs to test translators on: where they come from, and whether a run has trained on them."""
 
-import hashlib
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +13,7 @@ from cdcd.data.prepare.reading import Documents, ParallelDocuments
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.evaluation.held_out import training_sequences
 from cdcd.evaluation.shared_documents import letters
+from cdcd.evaluation.sweep import hashed
 from cdcd.metrics.bleu import Corpus
 from cdcd.training.corpora import built_in_pairs
 
@@ -37,19 +35,13 @@ class HeldOutPairs:
     remarks: tuple[str, ...] = ()
 
     @property
+    def languages(self) -> tuple[str, str]:
+        return self.corpus.source_language, self.corpus.target_language
+
+    @property
     def hash(self) -> str:
         """A hash that is equal if and only if the test set is."""
-        corpus = self.corpus
-        return hashed([*languages_of(corpus), list(corpus.sources), list(corpus.references)])
-
-
-def hashed(content: Any) -> str:
-    """Returns a short hash of a value that JSON can hold."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def languages_of(corpus: Corpus) -> tuple[str, str]:
-    return corpus.source_language, corpus.target_language
+        return hashed([*self.languages, list(self.corpus.sources), list(self.corpus.references)])
 
 
 def held_out_pairs(

@@ -1,8 +1,8 @@
-"""Sweeps over settings and the rows that they give: progress, finished rows, tables, files and pictures."""
+"""Sweeps over settings: their rows and labels, their progress, and the rows that are finished."""
 
+import hashlib
 import itertools
 import json
-import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,14 +11,10 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
-from cdcd._version import __version__
-from cdcd.files import write_atomically
+from cdcd.files import read_json, write_json
 
 Setting = dict[str, Any]
-Cell = Callable[[Any], str | None]
-"""The cell of a row in a column of a table."""
 
 
 def sweep_settings(sweeps: Sequence[str]) -> list[Setting]:
@@ -55,64 +51,32 @@ def tracked(
 
 
 class FinishedRows:
-    """A file of finished rows, so that an evaluation that was stopped goes on.
+    """A folder of finished rows, so that an evaluation that was stopped goes on.
 
-    Each line is a JSON object with a key, which holds all that the row depends on: a row is used again
-    if and only if it would be computed again.
+    Each has a file with its key, which holds all that the row depends on: a row is used again if and
+    only if it would be computed again.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._rows: dict[str, dict[str, Any]] = {}
-        lines = path.read_text(encoding="utf-8").splitlines(True) if path.is_file() else []
-        whole = [line for line in lines if self._read(line)]
-        if len(whole) < len(lines):
-            # The machine stopped while it wrote the last line.
-            write_atomically(path, "".join(whole).encode())
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
-    def _read(self, line: str) -> bool:
-        try:
-            row = json.loads(line)
-            self._rows[_text(row["key"])] = row
-        except (ValueError, KeyError, TypeError):
-            return False
-        return line.endswith("\n")
+    def _path(self, key: Mapping[str, Any]) -> Path:
+        return self.folder / f"{hashed(key)}.json"
 
     def find(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """Returns the row with this key, if there is one."""
-        return self._rows.get(_text(key))
+        path = self._path(key)
+        return read_json(path)["row"] if path.is_file() else None
 
     def add(self, key: Mapping[str, Any], row: Mapping[str, Any]) -> None:
         """Writes a row and waits until the disk has it."""
-        line = json.dumps({"key": key} | dict(row)) + "\n"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        self._read(line)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self._path(key), {"key": key, "row": row})
 
 
-def _text(key: Mapping[str, Any]) -> str:
-    return json.dumps(key, sort_keys=True)
-
-
-def table(columns: Mapping[str, Cell], rows: Sequence[Any]) -> Table:
-    """Returns a table without the columns that are empty in all rows; the first is on the left."""
-    cells = {name: [cell(row) for row in rows] for name, cell in columns.items()}
-    cells = {name: column for name, column in cells.items() if any(column)}
-    result = Table(box=None, pad_edge=False)
-    for number, name in enumerate(cells):
-        result.add_column(name, justify="right" if number else "left", no_wrap=number > 0)
-    for row in zip(*cells.values(), strict=True):
-        result.add_row(*(cell or "–" for cell in row))
-    return result
-
-
-def print_dimmed(lines: Iterator[str], console: Console) -> None:
-    """Prints the remarks below a table."""
-    for line in lines:
-        console.print(line, style="dim", markup=False)
+def hashed(content: Any) -> str:
+    """Returns a short hash of a value that JSON can hold."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def hardware(device: torch.device) -> str:
@@ -120,34 +84,3 @@ def hardware(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"
-
-
-def as_json(report: Mapping[str, Any]) -> str:
-    """Returns a report as JSON, with what the numbers depend on besides the configuration."""
-    environment = {
-        "cdcd": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": hardware(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
-    }
-    content = {**report, "environment": environment}
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
-def write_files(
-    folder: Path, texts: Mapping[str, str], pictures: Mapping[str, Callable[[Path], None]]
-) -> list[Path]:
-    """Writes files by their names, and draws pictures where matplotlib is installed; returns the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, content in texts.items():
-        paths.append(folder / name)
-        paths[-1].write_text(content, encoding="utf-8")
-    try:
-        for name, draw in pictures.items():
-            draw(folder / name)
-            paths.append(folder / name)
-    except ValueError as error:
-        # The numbers are written; only the pictures need more.
-        Console(stderr=True).print(f"no pictures: {error}", markup=False)
-    return paths

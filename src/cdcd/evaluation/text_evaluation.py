@@ -21,26 +21,19 @@ from cdcd.evaluation.held_out import (
     held_out_sequences,
     training_sequences,
     training_text,
-    with_source,
 )
 from cdcd.evaluation.judge import Judge, load_judge, num_bytes, split_texts
-from cdcd.evaluation.report_plots import CONTROL
 from cdcd.evaluation.sweep import Setting, label_of, tracked
+from cdcd.evaluation.systems import BASELINE, Job, System, load_systems, text_jobs
 from cdcd.evaluation.text_report import Measured, Report, Row
-from cdcd.evaluation.texts import (
-    Texts,
-    flat_arrays,
-    held_out_texts,
-    sample_texts,
-    shuffled,
-    spliced,
-)
+from cdcd.evaluation.texts import Texts, flat_arrays, held_out_texts, sample_texts
 from cdcd.inference.load import load
-from cdcd.inference.text_model import AutoregressiveTextModel, DiffusionTextModel, TextModel
+from cdcd.inference.text_model import DiffusionTextModel, TextModel
 from cdcd.metrics.entropy import first_tokens, text_statistics
 from cdcd.metrics.intervals import pooled_entropy_interval, ratio_interval
 from cdcd.metrics.matches import MatchSummary, longest_matches, summarise_matches
 from cdcd.metrics.mauve import mauve
+from cdcd.settings import check_ranges
 from cdcd.training.validation import validate
 
 NUM_EXAMPLES = 8
@@ -75,39 +68,26 @@ class EvaluationConfig:
     every system and leaves the data without a value."""
     matches: bool = True
     """Find the longest match of each sample with the training set."""
-    controls: bool = False
-    """Also measure shuffled text and pieces of the training set."""
 
     def __post_init__(self) -> None:
-        for name, least in (("num_samples", 2), ("num_seeds", 1), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least {least}")
+        at_least = {1: ("num_seeds", "batch_size"), 2: ("num_samples",)}
+        check_ranges(self, at_least=at_least)
 
 
-@dataclass(frozen=True)
-class Job:
-    """A system under one setting."""
-
-    system: str
-    run: str
-    model: TextModel
-    settings: Setting
-    """The settings that the report names."""
-    changes: Setting
-    """All changes of the model's own settings."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Samples:
-    """A set of samples of a system under one setting."""
+    """Real text, or a set of samples of a system under one setting."""
 
-    system: str
+    name: str
     settings: Setting
     source: str
     texts: Texts
-    run: str | None = None
-    trained: RunConfig | None = None
-    """The run whose training set they may be copied from; None: the first one."""
+    system: System | None = None
+    """The system that they are drawn from."""
+
+    @property
+    def label(self) -> str:
+        return label_of(self.name, self.settings)
 
 
 def draw_held_out(
@@ -149,24 +129,17 @@ class Evaluation:
         baseline: Path | None = None,
         data: str | None = None,
         settings: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        dtype: str = "auto",
-        compile: str = "auto",
         console: Console | None = None,
+        device: str = "auto",
+        **options: Any,
     ) -> None:
         self.config, self.console = config, console or Console()
-        self.data = data
         self.base = dict(settings or {})
-        self.models = {
-            str(run): load(run, device=device, dtype=dtype, compile=compile) for run in runs
-        }
-        self.model = next(iter(self.models.values()))
+        self.systems = load_systems(load, runs, baseline, data=data, device=device, **options)
+        self.model, self.run = self.systems[0].model, self.systems[0].config
         self.tokenizer = self.model.tokenizer
-        self.run = with_source(self.model.config, data)
-        self.baseline = load(baseline, device=device, dtype=dtype) if baseline else None
-        others = [*self.models.values(), *([self.baseline] if self.baseline else [])]
-        for model in others:
-            check_comparable(model, self.model)
+        for each in self.systems:
+            check_comparable(each, self.systems[0])
         self.judge: Judge = load_judge(
             judge, self.tokenizer, self.model.length, device=device, dtype="float32"
         )
@@ -176,11 +149,14 @@ class Evaluation:
             split=config.split,
             whole_documents=config.sequences == "documents",
         )
-        trained = {run: with_source(model.config, data) for run, model in self.models.items()}
-        known = KnownDocuments(documents_of(self.run, config.split), trained.values())
-        if self.baseline is not None:
-            trained["the baseline"] = with_source(self.baseline.config, data)
-        self.trained_on = {run: known.shared_with(run, of) for run, of in trained.items()}
+        known = KnownDocuments(
+            documents_of(self.run, config.split),
+            [each.config for each in self.systems if not each.is_baseline],
+        )
+        self.trained_on = {}
+        for each in self.systems:
+            name = "the baseline" if each.is_baseline else each.run
+            self.trained_on[name] = known.shared_with(name, each.config).held_out
         self.num_held_out = known.held_out.num_documents
         self.judge_facts = about_judge(judge, self.model.config, data, known)
         self.prompts, self.reference = draw_held_out(self.held_out, config, self.run.data.layout)
@@ -206,52 +182,30 @@ class Evaluation:
 
     def _jobs(self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]) -> list[Job]:
         """Returns every system under every setting; refuses a bad setting before an hour of sampling."""
-        jobs = [
-            Job(_name(model), run, model, changes, {**self.base, **changes})
-            for run, model in self.models.items()
-            for changes in settings
+        return [
+            job
+            for each in self.systems
+            for job in (
+                text_jobs(each, {}, baseline_settings)
+                if each.is_baseline
+                else text_jobs(each, self.base, settings)
+            )
         ]
-        if self.baseline is not None:
-            jobs += [Job("baseline", "baseline", self.baseline, c, c) for c in baseline_settings]
-        one = self.prompts.first(1)
-        for job in jobs:
-            chosen = job.model.settings(job.changes)
-            if isinstance(job.model, DiffusionTextModel):
-                device, noise = job.model.device, job.model.sampler.draw([(0,)]).noise
-                tokens, is_generated = one.tokens.to(device), one.is_generated.to(device)
-                job.model.sampler.estimator(tokens, is_generated, chosen, noise=noise)
-        return jobs
 
     def _all_samples(self, jobs: Sequence[Job]) -> Iterator[Samples]:
         yield Samples("data", {}, "held-out text", self.real)
-        if self.config.controls:
-            yield from self._controls()
         seeds = range(self.config.seed, self.config.seed + self.config.num_seeds)
         sets = list(itertools.product(jobs, seeds))
         for (job, seed), _ in tracked(sets, self.console, "sampling"):
             yield self._sampled(job, seed)
 
-    def _controls(self) -> Iterator[Samples]:
-        training = training_sequences(self.run, self.tokenizer)
-        for name, texts in (
-            ("shuffled", shuffled(self.real)),
-            ("spliced", spliced(self.real, training)),
-        ):
-            yield Samples(CONTROL + name, {}, "control", texts)
-
     def _sampled(self, job: Job, seed: int) -> Samples:
-        changes = job.changes
-        if isinstance(job.model, AutoregressiveTextModel) and self.config.sequences == "documents":
+        system, changes = job.system, job.changes
+        if system.config.model == "autoregressive" and self.config.sequences == "documents":
             changes = {**changes, "suppress_eos": True}
-        texts = sample_texts(job.model, self.prompts, changes, seed, self.config.batch_size)
-        return Samples(
-            system=job.system,
-            settings=job.settings,
-            source=f"{job.run}, seed {seed}",
-            texts=texts.counted(self.run.data.layout),
-            run=job.run,
-            trained=with_source(job.model.config, self.data),
-        )
+        texts = sample_texts(system.model, self.prompts, changes, seed, self.config.batch_size)
+        counted = texts.counted(self.run.data.layout)
+        return Samples(system.kind, job.reported, f"{system.run}, seed {seed}", counted, system)
 
     # Measurements
 
@@ -260,11 +214,11 @@ class Evaluation:
         if num_tokens == 0:
             raise ValueError("one of the sets has no generated token: nothing can be measured")
         reference = None if self.reference is None else self._features(self.reference)
+        matches = self._matches(sets) if self.config.matches else {}
         rows: dict[str, Row] = {}
-        for each, match in zip(sets, self._matches(sets), strict=True):
-            label = label_of(each.system, each.settings)
-            row = rows.setdefault(label, Row(each.system, each.settings, []))
-            row.measured.append(self._measured(each, num_tokens, match, reference))
+        for each in sets:
+            row = rows.setdefault(each.label, Row(each.name, each.settings, []))
+            row.measured.append(self._measured(each, num_tokens, matches.get(each), reference))
         return list(rows.values())
 
     def _measured(
@@ -277,7 +231,7 @@ class Evaluation:
         texts = samples.texts
         nats, num_tokens_of_each = self.judge.nats(texts), texts.is_generated.sum(1)
         # Text compared with itself would have a MAUVE of 1.
-        is_reference = self.config.mauve_reference == "original" and samples.system == "data"
+        is_reference = self.config.mauve_reference == "original" and samples.name == "data"
         features = None if is_reference else self._features(texts)
         similarity = None
         if reference is not None and features is not None:
@@ -292,7 +246,7 @@ class Evaluation:
             mauve=similarity,
             matches=match,
             exact=exact_scores(texts, self.run.data, self.tokenizer, self.judge),
-            run=samples.run,
+            run=samples.system and samples.system.run,
         )
 
     def _features(self, texts: Texts) -> torch.Tensor | None:
@@ -300,59 +254,58 @@ class Evaluation:
             return None
         return self.judge.features(texts)
 
-    def _matches(self, sets: Sequence[Samples]) -> list[MatchSummary | None]:
-        """Looks for each system's samples in its training set, with one pass over a training set."""
-        summaries: list[MatchSummary | None] = [None] * len(sets)
-        by_text: dict[Any, list[int]] = {}
-        for i, each in enumerate(sets if self.config.matches else ()):
-            by_text.setdefault(training_text(each.trained or self.run), []).append(i)
-        for indices in by_text.values():
-            texts = [sets[i].texts for i in indices]
-            training = training_sequences(sets[indices[0]].trained or self.run, self.tokenizer)
+    def _matches(self, sets: Sequence[Samples]) -> dict[Samples, MatchSummary]:
+        """Looks for each system's samples in its training set, with one pass over a training set.
+
+        Real text is looked for in that of the first system.
+        """
+        by_text: dict[Any, list[Samples]] = {}
+        for each in sets:
+            by_text.setdefault(training_text(self._trained(each)), []).append(each)
+        matches = {}
+        for group in by_text.values():
+            training = training_sequences(self._trained(group[0]), self.tokenizer)
             lengths = longest_matches(
-                torch.cat([each.tokens for each in texts]),
-                torch.cat([each.is_generated for each in texts]),
+                torch.cat([each.texts.tokens for each in group]),
+                torch.cat([each.texts.is_generated for each in group]),
                 flat_arrays(training),
             )
-            parts = lengths.split([len(each) for each in texts])
-            for i, part, each in zip(indices, parts, texts, strict=True):
-                summaries[i] = summarise_matches(part, each.is_generated)
-        return summaries
+            parts = lengths.split([len(each.texts) for each in group])
+            for each, part in zip(group, parts, strict=True):
+                matches[each] = summarise_matches(part, each.texts.is_generated)
+        return matches
+
+    def _trained(self, samples: Samples) -> RunConfig:
+        return self.run if samples.system is None else samples.system.config
 
     # The rest of the report
 
     def _protocol(self) -> dict[str, Any]:
-        prefixes = {
-            "half": f"a prefix of {self.model.length // 2} given",
-            "random": f"a prefix of 0 to {self.model.length // 2} given",
+        half = self.model.length // 2
+        prefix = {"half": f"a prefix of {half} given", "random": f"a prefix of 0 to {half} given"}
+        configs = {
+            BASELINE if each.is_baseline else each.run: described(each.model.config)
+            for each in self.systems
         }
-        config = asdict(self.config)
-        return config | {
+        return asdict(self.config) | {
             "num_samples": len(self.real),
             "length": self.model.length,
-            "prefix": prefixes[self.config.protocol],
+            "prefix": prefix[self.config.protocol],
             "settings": self.base,
-            "runs": {run: described(model.config) for run, model in self.models.items()},
             "held_out_documents": self.num_held_out,
-            "held_out_documents_trained_on": {
-                run: shared.held_out for run, shared in self.trained_on.items()
-            },
-            "baseline": described(self.baseline.config) if self.baseline is not None else None,
+            "held_out_documents_trained_on": self.trained_on,
+            "baseline": configs.pop(BASELINE, None),
+            "runs": configs,
         }
 
     def _examples(self, sets: Sequence[Samples]) -> dict[str, list[str]]:
         """Returns the first few samples of each row, the given text in «»; none is chosen."""
         examples: dict[str, list[str]] = {}
         for each in sets:
-            label = label_of(each.system, each.settings)
-            if label not in examples:
+            if each.label not in examples:
                 pairs = split_texts(each.texts.first(NUM_EXAMPLES), self.tokenizer)
-                examples[label] = [f"«{before}»{after}" for before, after in pairs]
+                examples[each.label] = [f"«{before}»{after}" for before, after in pairs]
         return examples
-
-
-def _name(model: TextModel) -> str:
-    return "cdcd" if isinstance(model, DiffusionTextModel) else "autoregressive"
 
 
 def denoising_quality(model: TextModel, held_out: Sequences) -> dict[str, Any]:

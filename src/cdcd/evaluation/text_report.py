@@ -10,16 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from cdcd.evaluation.exact import ExactScores
-from cdcd.evaluation.held_out import judge_remark
-from cdcd.evaluation.sweep import (
-    Cell,
-    Setting,
-    as_json,
-    label_of,
-    print_dimmed,
-    table,
-    write_files,
-)
+from cdcd.evaluation.held_out import judge_remarks
+from cdcd.evaluation.report import Cell, as_json, show, table, write_files
+from cdcd.evaluation.sweep import Setting, label_of
 from cdcd.metrics.entropy import TextStatistics
 from cdcd.metrics.intervals import Interval, interpolate_at, mean_and_error
 from cdcd.metrics.matches import MatchSummary
@@ -59,14 +52,15 @@ class Row:
         samples otherwise: several sets of samples of a run share their prompts and their model, so
         that their spread is no error. The error of a single set bounds that of their mean.
         """
+        measures = [(each.run, _interval(getattr(each, name))) for each in self.measured]
         by_run: dict[str | None, list[float]] = {}
-        for each in self.measured:
-            by_run.setdefault(each.run, []).append(_value(getattr(each, name)))
+        for run, interval in measures:
+            by_run.setdefault(run, []).append(interval.value)
         means = [math.fsum(values) / len(values) for values in by_run.values()]
         if len(means) > 1:
             return mean_and_error(means)
-        errors = [_error(getattr(each, name)) for each in self.measured]
-        return means[0], math.fsum(errors) / len(errors)
+        widths = [interval.high - interval.low for _, interval in measures]
+        return means[0], math.fsum(widths) / len(widths) / (2 * 1.96)
 
     @property
     def label(self) -> str:
@@ -77,12 +71,8 @@ class Row:
         return self.measured[0]
 
 
-def _value(measure: Interval | float) -> float:
-    return measure.value if isinstance(measure, Interval) else measure
-
-
-def _error(measure: Interval | float) -> float:
-    return (measure.high - measure.low) / (2 * 1.96) if isinstance(measure, Interval) else 0.0
+def _interval(measure: Interval | float) -> Interval:
+    return measure if isinstance(measure, Interval) else Interval(measure, measure, measure)
 
 
 @dataclass(frozen=True)
@@ -138,36 +128,28 @@ class Report:
             "examples": self.examples,
         }
 
+    def write(self, folder: Path) -> list[Path]:
+        """Writes report.json, examples.txt, and pictures where matplotlib is installed."""
+        from cdcd.evaluation.report_plots import plot_denoising_quality, plot_frontiers
+
+        lines = []
+        for label, texts in self.examples.items():
+            lines += [f"== {label}", *(text.replace("\n", " ⏎ ") for text in texts), ""]
+        texts = {"report.json": as_json(self.as_dict()), "examples.txt": "\n".join(lines) + "\n"}
+        pictures = {"frontier.png": partial(plot_frontiers, self)}
+        if self.denoising:
+            pictures["denoising_quality.png"] = partial(plot_denoising_quality, self.denoising)
+        return write_files(folder, texts, pictures)
+
+    def print(self, console: Console) -> None:
+        """Prints the table and remarks on its numbers."""
+        show(console, [table(COLUMNS, self.rows)], _remarks(self))
+
 
 def _means(row: Row) -> dict[str, Any]:
     names = ("nll", "nats_per_byte", "entropy", "mauve")
     present = [name for name in names if getattr(row.first, name) is not None]
     return {name: dict(zip(("value", "error"), row.mean(name), strict=True)) for name in present}
-
-
-def write_report(report: Report, folder: Path) -> list[Path]:
-    """Writes report.json, examples.txt, and pictures where matplotlib is installed."""
-    from cdcd.evaluation.report_plots import plot_denoising_quality, plot_frontiers
-
-    examples = "\n".join(_example_lines(report)) + "\n"
-    pictures = {"frontier.png": partial(plot_frontiers, report)}
-    if report.denoising:
-        pictures["denoising_quality.png"] = partial(plot_denoising_quality, report.denoising)
-    texts = {"report.json": as_json(report.as_dict()), "examples.txt": examples}
-    return write_files(folder, texts, pictures)
-
-
-def _example_lines(report: Report) -> Iterator[str]:
-    for label, texts in report.examples.items():
-        yield f"== {label}"
-        yield from (text.replace("\n", " ⏎ ") for text in texts)
-        yield ""
-
-
-def print_report(report: Report, console: Console) -> None:
-    """Prints the table and remarks on its numbers."""
-    console.print(table(COLUMNS, report.rows))
-    print_dimmed(_remarks(report), console)
 
 
 def _with_error(name: str) -> Cell:
@@ -208,7 +190,7 @@ def _remarks(report: Report) -> Iterator[str]:
         f"{protocol['num_samples']} samples of {protocol['length']} tokens, {protocol['prefix']}"
         f"{settings}; judge {judge['name']}: {judge['about']}"
     )
-    yield from filter(None, [judge_remark(judge)])
+    yield from judge_remarks(judge)
     if protocol.get("mauve") and report.row("data").first.mauve is None:
         yield (
             "MAUVE of the data is not measured: it needs 100 samples, and other held-out text that "

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from cdcd.data.sequences import Sequences
-from cdcd.data.vocabulary import EOS, PAD
+from cdcd.data.vocabulary import EOS
 from cdcd.inference.text_model import TextModel
 from cdcd.seeding import generator_for
 
@@ -120,34 +120,3 @@ def flat_arrays(sequences: Sequences) -> Iterator[np.ndarray]:
     for start in range(0, len(sequences), ROWS_AT_ONCE):
         rows = torch.arange(max(start - 1, 0), min(start + ROWS_AT_ONCE, len(sequences)))
         yield sequences.rows(rows).flatten().numpy()
-
-
-# Negative controls: they look like text to one measure, and another must distinguish them from it.
-
-
-def shuffled(texts: Texts, *, seed: int = 0) -> Texts:
-    """Puts the real words of each sample in random order: unigram statistics without any syntax."""
-    generator, tokens = generator_for(seed, "shuffled"), texts.tokens.clone()
-    for row, is_generated in zip(tokens, texts.is_generated, strict=True):
-        words = row[is_generated]
-        row[is_generated] = words[torch.randperm(len(words), generator=generator)]
-    return texts.with_tokens(tokens)
-
-
-def spliced(texts: Texts, training: Sequences, *, seed: int = 0) -> Texts:
-    """Copies continuations from the training set, two pieces each: fluent, and stolen.
-
-    Where a piece has ended and is padding, nothing counts; a sample of which nothing counts is left
-    out.
-    """
-    generator = generator_for(seed, "spliced")
-    length = texts.tokens.shape[1]
-    pieces = [
-        training.rows(torch.randint(len(training), (len(texts),), generator=generator))
-        for _ in range(2)
-    ]
-    half = torch.arange(length) < 3 * length // 4
-    copied = torch.where(half, *pieces)
-    tokens = torch.where(texts.is_generated, copied, texts.tokens)
-    counted = texts.is_generated & (copied != PAD)
-    return Texts(tokens, counted).where(counted.any(1))

@@ -12,44 +12,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 
 from cdcd._version import __version__
-from cdcd.data.sentences import split_long
+from cdcd.data.sentences import Pieces, split_long
 from cdcd.evaluation.held_out import described, training_text
-from cdcd.evaluation.held_out_pairs import (
-    HeldOutPairs,
-    Overlap,
-    held_out_pairs,
-    languages_of,
-    overlap,
-)
+from cdcd.evaluation.held_out_pairs import HeldOutPairs, Overlap, overlap
 from cdcd.evaluation.sweep import FinishedRows, Setting, tracked
+from cdcd.evaluation.systems import MODELS, Job, System, translation_jobs
 from cdcd.evaluation.translation_report import (
     Difference,
     Exact,
     OverRuns,
     TranslationReport,
     TranslationRow,
-    controls,
-    write_translation_report,
-    write_translations,
-)
-from cdcd.evaluation.translators import (
-    BASELINE,
-    MODELS,
-    Job,
-    System,
-    jobs_of,
-    load_system,
-    load_systems,
 )
 from cdcd.inference.translator import Done, Samples
 from cdcd.languages import numerals
 from cdcd.metrics.bleu import (
-    Corpus,
     bleu_difference,
     chosen_samples,
     mbr_curve,
@@ -58,6 +40,9 @@ from cdcd.metrics.bleu import (
     utility_for,
 )
 from cdcd.metrics.mbr import mbr_batch
+from cdcd.settings import check_ranges
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +65,10 @@ class TranslationConfig:
     """Translations at a time."""
     num_resamples: int = 1000
     """Resamples of each bootstrap interval."""
-    controls: bool = False
-    """Also score texts with known defects: copies of the source, shuffled, doubled and missing words."""
 
     def __post_init__(self) -> None:
-        limits = {"num_sentences": 2, "processes": 1, "batch_size": 1, "num_resamples": 100}
-        for name, least in limits.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} is {value}, it must be at least {least}")
+        at_least = {1: ("processes", "batch_size"), 2: ("num_sentences",), 100: ("num_resamples",)}
+        check_ranges(self, at_least=at_least)
         if not self.counts or min(self.counts) < 1:
             raise ValueError(f"counts are {list(self.counts)}; give numbers of samples from 1 on")
 
@@ -102,78 +82,80 @@ class TranslationEvaluation:
         held_out: HeldOutPairs,
         config: TranslationConfig,
         *,
-        baseline: System | None = None,
         settings: Mapping[str, Any] | None = None,
         console: Console | None = None,
     ) -> None:
-        self.systems, self.held_out, self.config = list(systems), held_out, config
-        self.corpus: Corpus = held_out.corpus
-        self.baseline, self.base = baseline, dict(settings or {})
+        self.systems, self.held_out, self.config = systems, held_out, config
+        self.corpus, self.base = held_out.corpus, dict(settings or {})
         self.console = console or Console(stderr=True)
         self.counts = sorted({1, *config.counts})
-        self.all_systems = [*self.systems, *([baseline] if baseline is not None else [])]
-        for each in self.all_systems:
-            if each.translator.languages != languages_of(self.corpus):
-                ours, other = map("-".join, (languages_of(self.corpus), each.translator.languages))
+        for each in systems:
+            if each.model.languages != held_out.languages:
+                ours, other = map("-".join, (held_out.languages, each.model.languages))
                 raise ValueError(f"{each.run} translates {other}, the test set is {ours}")
-        if baseline is not None and baseline.config.model != "autoregressive":
-            raise ValueError(
-                f"the baseline {baseline.run} is a diffusion model; give an autoregressive translator"
-            )
+            if each.is_baseline and each.config.model != "autoregressive":
+                raise ValueError(
+                    f"the baseline {each.run} is a diffusion model; give an autoregressive translator"
+                )
 
-    def run(
+    def report(
         self,
         out: Path,
         settings: Sequence[Setting] = ({},),
         baseline_settings: Sequence[Setting] = ({},),
-    ) -> tuple[TranslationReport, list[Path]]:
-        """Computes every row that is not there yet; writes the report, the translations and examples."""
+    ) -> TranslationReport:
+        """Computes every row that is not in the folder `out` yet."""
         jobs = self._jobs(settings, baseline_settings)
         how_scored = signatures(self.corpus)
         overlaps = self._overlaps()
-        kept = FinishedRows(out / "rows.jsonl")
+        kept = FinishedRows(out / "rows")
         rows: list[TranslationRow] = []
         try:
             for job, done in tracked(jobs, self.console, "translating"):
                 rows.append(self._row(job, done, kept, f"{len(rows) + 1} of {len(jobs)}"))
         except KeyboardInterrupt:
-            self._say(f"finished rows are in {kept.path}; the same command goes on from there")
+            self._say(f"finished rows are in {kept.folder}; the same command goes on from there")
             raise
-        report = self._report(rows, how_scored, overlaps)
-        paths = write_translation_report(report, out)
-        compared = [*rows[0].texts, *(row.label for row in self._of_baseline(rows)[:1])]
-        return report, [*paths, *write_translations(rows, self.corpus, compared, out)]
+        baselines = [each.run for each in self.systems if each.is_baseline]
+        of_baseline = [row for row in rows if row.run in baselines]
+        return TranslationReport(
+            corpus=self.corpus,
+            rows=[self._scored(list(self.corpus.references), system="references"), *rows],
+            signatures=how_scored,
+            differences=list(self._differences(rows, of_baseline)),
+            over_runs=self._over_runs(rows),
+            protocol=self._protocol(overlaps),
+            remarks=list(self._remarks(rows, overlaps)),
+            compared=[*rows[0].texts, *(row.label for row in of_baseline[:1])],
+        )
 
     def _jobs(self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]) -> list[Job]:
         """Returns all rows, with their settings checked before the first is computed."""
-        count = max(self.config.counts)
-        jobs = [j for each in self.systems for j in jobs_of(each, self.base, settings, count)]
-        if self.baseline is not None:
-            jobs += jobs_of(self.baseline, {}, baseline_settings, count)
         # A sweep may hold a setting that is a row anyway.
         different: dict[tuple[str, str], Job] = {}
-        for job in jobs:
-            different.setdefault((job.label, repr(job.settings)), job)
+        for each in self.systems:
+            base, sweep = ({}, baseline_settings) if each.is_baseline else (self.base, settings)
+            for job in translation_jobs(each, base, sweep, self.counts[-1]):
+                different.setdefault((job.names["system"], repr(job.settings)), job)
         return list(different.values())
 
     def _overlaps(self) -> dict[str, Overlap | None]:
         """Counts the test set's sentences that each run trained on, once for each training set."""
         known: dict[Any, Overlap | None] = {}
-        for each in self.all_systems:
+        for each in self.systems:
             text = training_text(each.config)
             if text not in known:
-                known[text] = overlap(self.corpus, each.config, each.translator.tokenizer)
-        return {each.run: known[training_text(each.config)] for each in self.all_systems}
+                known[text] = overlap(self.corpus, each.config, each.model.tokenizer)
+        return {each.run: known[training_text(each.config)] for each in self.systems}
 
     def _row(self, job: Job, done: Done, kept: FinishedRows, number: str) -> TranslationRow:
-        known = kept.find(self._key(job))
+        key = self._key(job)
+        known = kept.find(key)
+        row = self._translated(job, done) if known is None else TranslationRow.from_dict(known)
         if known is None:
-            row = self._translated(job, done)
-            kept.add(self._key(job), asdict(row))
-        else:
-            row = TranslationRow.from_dict({n: v for n, v in known.items() if n != "key"})
-            # Names depend on the other runs of this evaluation.
-            row = replace(row, **job.names)
+            kept.add(key, asdict(row))
+        # Names depend on the other runs of this evaluation.
+        row = replace(row, **job.names)
         was_there = "" if known is None else " (was there)"
         self._say(
             f"{number}, {row.label}: {row.scores.bleu.value:.2f} BLEU, "
@@ -202,7 +184,7 @@ class TranslationEvaluation:
         }
 
     def _translated(self, job: Job, done: Done) -> TranslationRow:
-        translator, count = job.system.translator, job.num_samples
+        translator, count = job.system.model, job.num_samples
         pieces = split_long(self.corpus.sources, translator.fits)
         started = time.perf_counter()
         drawn = translator.scored_samples(
@@ -215,18 +197,12 @@ class TranslationEvaluation:
         )
         seconds = time.perf_counter() - started
         samples = Samples(
-            [
-                [" ".join(filter(None, sample)) for sample in zip(*each, strict=True)]
-                for each in pieces.by_text(drawn.texts)
-            ],
-            [
-                [fmean(sample) for sample in zip(*each, strict=True)]
-                for each in pieces.by_text(drawn.confidence)
-            ],
+            [[" ".join(filter(None, s)) for s in each] for each in _by_sample(pieces, drawn.texts)],
+            [[fmean(s) for s in each] for each in _by_sample(pieces, drawn.confidence)],
             drawn.confidence_weight,
         )
-        row = replace(
-            self._scored(job.label, [each[0] for each in samples.texts]),
+        row = self._scored(
+            [each[0] for each in samples.texts],
             **job.names,
             sentences_per_second=len(pieces.texts) * count / seconds,
             num_too_long=len(pieces.too_long),
@@ -234,9 +210,9 @@ class TranslationEvaluation:
         )
         return row if count == 1 else self._decoded(row, samples)
 
-    def _scored(self, system: str, texts: list[str]) -> TranslationRow:
+    def _scored(self, texts: list[str], **fields: Any) -> TranslationRow:
         scores = score(texts, self.corpus, num_resamples=self.config.num_resamples)
-        return TranslationRow(system=system, scores=scores, exact=self._exact(texts), first=texts)
+        return TranslationRow(scores=scores, exact=self._exact(texts), first=texts, **fields)
 
     def _decoded(self, row: TranslationRow, samples: Samples) -> TranslationRow:
         """Adds minimum Bayes-risk decoding to a row."""
@@ -268,58 +244,27 @@ class TranslationEvaluation:
 
     # The report
 
-    def _report(
-        self,
-        rows: Sequence[TranslationRow],
-        how_scored: dict[str, str],
-        overlaps: dict[str, Overlap | None],
-    ) -> TranslationReport:
-        known = controls(self.corpus)
-        if not self.config.controls:
-            known = {"references": known["references"]}
-        all_rows = [*(self._scored(*each) for each in known.items()), *rows]
-        return TranslationReport(
-            languages=languages_of(self.corpus),
-            num_sentences=len(self.corpus.sources),
-            signatures=how_scored,
-            rows=all_rows,
-            differences=list(self._differences(rows)),
-            over_runs=self._over_runs(rows),
-            protocol=self._protocol(overlaps),
-            remarks=list(self._remarks(all_rows, overlaps)),
-        )
-
-    def _of_baseline(self, rows: Sequence[TranslationRow]) -> list[TranslationRow]:
-        return [row for row in rows if self.baseline is not None and row.run == self.baseline.run]
-
-    def _differences(self, rows: Sequence[TranslationRow]) -> Iterator[Difference]:
+    def _differences(
+        self, rows: Sequence[TranslationRow], of_baseline: Sequence[TranslationRow]
+    ) -> Iterator[Difference]:
         """Compares each diffusion row with the baseline's beam search, and decoded samples with its samples."""
-        theirs = self._of_baseline(rows)
-        if not theirs:
-            return
-        beam = (theirs[0].label, theirs[0].first)
-        sampled = [(row.decoded_label, row.decoded) for row in theirs if row.decoded is not None]
+        beam = [pair for row in of_baseline[:1] for pair in row.texts.items()]
+        sampled = [(row.decoded_label, row.decoded) for row in of_baseline if row.decoded]
         for row in rows:
-            if row.model == MODELS["diffusion"]:
-                yield self._difference(beam, (row.label, row.first))
-                if row.decoded is not None:
-                    for other in (beam, *sampled[:1]):
-                        yield self._difference(other, (row.decoded_label, row.decoded))
-
-    def _difference(
-        self, first: tuple[str, Sequence[str]], second: tuple[str, Sequence[str]]
-    ) -> Difference:
-        resamples = self.config.num_resamples
-        bleu = bleu_difference(first[1], second[1], self.corpus, num_resamples=resamples)
-        return Difference(first[0], second[0], bleu)
+            if row.model != MODELS["diffusion"]:
+                continue
+            for label, texts in row.texts.items():
+                others = beam if texts is row.first else [*beam, *sampled[:1]]
+                for other, theirs in others:
+                    resamples = self.config.num_resamples
+                    bleu = bleu_difference(theirs, texts, self.corpus, num_resamples=resamples)
+                    yield Difference(other, label, bleu)
 
     def _over_runs(self, rows: Sequence[TranslationRow]) -> list[OverRuns]:
         """Averages over runs of one model under one setting."""
-        theirs = self._of_baseline(rows)
         groups: dict[tuple[str, str], list[TranslationRow]] = {}
         for row in rows:
-            if row not in theirs:
-                groups.setdefault((str(row.model), repr(row.settings)), []).append(row)
+            groups.setdefault((str(row.model), repr(row.settings)), []).append(row)
         return [OverRuns.of(name, same) for (name, _), same in groups.items() if len(same) > 1]
 
     def _protocol(self, overlaps: dict[str, Overlap | None]) -> dict[str, Any]:
@@ -331,7 +276,7 @@ class TranslationEvaluation:
             "runs": {
                 each.run: {"name": each.name, "checkpoint": each.checkpoint, "how": each.how}
                 | {"config": described(each.config)}
-                for each in self.all_systems
+                for each in self.systems
             },
             "trained_on": {run: known and asdict(known) for run, known in overlaps.items()},
         }
@@ -364,28 +309,7 @@ class TranslationEvaluation:
         )
 
 
-def load_evaluation(
-    runs: Sequence[Path],
-    config: TranslationConfig,
-    *,
-    baseline: Path | None = None,
-    data: str | None = None,
-    files: tuple[Path, Path] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    console: Console | None = None,
-    **options: Any,
-) -> TranslationEvaluation:
-    """Loads runs and the pairs that the first of them holds out, or those of two files."""
-    systems = load_systems(runs, data=data, **options)
-    other = None if baseline is None else load_system(baseline, BASELINE, data=data, **options)
-    configs = [each.config for each in [*systems, *([other] if other is not None else [])]]
-    held_out = held_out_pairs(
-        configs[0],
-        split=config.split,
-        files=files,
-        num_sentences=config.num_sentences,
-        trained_on={each.data.split for each in configs},
-    )
-    return TranslationEvaluation(
-        systems, held_out, config, baseline=other, settings=settings, console=console
-    )
+def _by_sample(pieces: Pieces, values: Sequence[list[T]]) -> Iterator[Iterator[tuple[T, ...]]]:
+    """Yields, for each text, the values of its pieces in its first sample, in the second, and so on."""
+    for of_pieces in pieces.by_text(values):
+        yield zip(*of_pieces, strict=True)

@@ -3,8 +3,7 @@
 import random
 import re
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,15 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from cdcd.evaluation.sweep import (
-    Cell,
-    Setting,
-    as_json,
-    label_of,
-    print_dimmed,
-    table,
-    write_files,
-)
+from cdcd.evaluation.report import Cell, as_json, show, table, write_files
+from cdcd.evaluation.sweep import Setting, label_of
 from cdcd.metrics.bleu import ByCount, Corpus, Scores
 from cdcd.metrics.intervals import Interval
 from cdcd.settings import from_dict
@@ -162,24 +154,34 @@ class OverRuns:
 class TranslationReport:
     """The translations of one test set."""
 
-    languages: tuple[str, str]
-    """Source and target."""
-    num_sentences: int
+    corpus: Corpus
+    rows: list[TranslationRow]
     signatures: dict[str, str]
     """The signatures of sacreBLEU, by score."""
-    rows: list[TranslationRow]
-    differences: list[Difference] = field(default_factory=list)
-    over_runs: list[OverRuns] = field(default_factory=list)
-    protocol: dict[str, Any] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
+    differences: list[Difference]
+    over_runs: list[OverRuns]
+    protocol: dict[str, Any]
+    remarks: list[str]
     """Facts of the test set that a reader must know."""
+    compared: list[str]
+    """Labels of the translations that are shown side by side."""
+
+    @property
+    def languages(self) -> str:
+        return f"{self.corpus.source_language}-{self.corpus.target_language}"
+
+    @property
+    def num_sentences(self) -> int:
+        return len(self.corpus.sources)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the report without the translations, which have files of their own."""
         report = asdict(self)
+        del report["corpus"], report["compared"]
         for row in report["rows"]:
             del row["first"], row["decoded"]
-        return report
+        languages = [self.corpus.source_language, self.corpus.target_language]
+        return {"languages": languages, "num_sentences": self.num_sentences} | report
 
     def lines(self, swept: str) -> dict[str, list[TranslationRow]]:
         """Groups the rows that have a setting, in its order, by system and their other settings."""
@@ -190,93 +192,50 @@ class TranslationReport:
             lines.setdefault(label_of(row.system, rest), []).append(row)
         return lines
 
+    def write(self, folder: Path) -> list[Path]:
+        """Writes translation.json, examples, every translation with sentence n in line n, and pictures."""
+        from cdcd.evaluation.report_plots import plot_bleu_by_count, plot_bleu_by_steps
 
-def controls(corpus: Corpus, *, seed: int = 0) -> dict[str, list[str]]:
-    """Returns texts with known defects, to be scored beside a system, and the references."""
-    generator = random.Random(seed)
-    split = [reference.split() for reference in corpus.references]
-    return {
-        "references": list(corpus.references),
-        "control: source copied": list(corpus.sources),
-        "control: words shuffled": [" ".join(generator.sample(each, len(each))) for each in split],
-        "control: words doubled": [
-            " ".join(word for word in each for _ in range(2)) for each in split
-        ],
-        "control: first half": [" ".join(each[: len(each) // 2]) for each in split],
-    }
+        texts = {"source": self.corpus.sources, "reference": self.corpus.references}
+        for row in self.rows:
+            texts |= row.texts if row.run is not None else {}
+        files = {"translation.json": as_json(self.as_dict())}
+        files["examples.md"] = "\n".join(_example_lines(texts, self.compared)) + "\n"
+        for label, lines in texts.items():
+            name = re.sub(r"[^\w.=-]+", "-", label).strip("-.")
+            files[f"hypotheses/{name}.txt"] = "".join(f"{_one_line(line)}\n" for line in lines)
+        pictures = {}
+        if any(row.by_count for row in self.rows):
+            pictures["bleu_by_samples.png"] = partial(plot_bleu_by_count, self)
+        if self.lines("num_steps"):
+            pictures["bleu_by_steps.png"] = partial(plot_bleu_by_steps, self)
+        return write_files(folder, files, pictures)
 
-
-# Files
-
-
-def write_translation_report(report: TranslationReport, folder: Path) -> list[Path]:
-    """Writes translation.json, and pictures of its curves where matplotlib is installed."""
-    from cdcd.evaluation.report_plots import plot_bleu_by_count, plot_bleu_by_steps
-
-    pictures = {}
-    if any(row.by_count for row in report.rows):
-        pictures["bleu_by_samples.png"] = partial(plot_bleu_by_count, report)
-    if report.lines("num_steps"):
-        pictures["bleu_by_steps.png"] = partial(plot_bleu_by_steps, report)
-    return write_files(folder, {"translation.json": as_json(report.as_dict())}, pictures)
-
-
-def write_translations(
-    rows: Sequence[TranslationRow], corpus: Corpus, compared: Sequence[str], folder: Path
-) -> list[Path]:
-    """Writes all translations, sentence n in line n, and examples under the compared labels."""
-    texts: dict[str, Sequence[str]] = {"source": corpus.sources, "reference": corpus.references}
-    for row in rows:
-        texts |= row.texts
-    selected = {name: texts[name] for name in ("source", "reference", *compared)}
-    examples = "\n".join(_example_lines(selected)) + "\n"
-    hypotheses = {
-        f"{name}.txt": "".join(f"{_one_line(line)}\n" for line in lines)
-        for name, lines in zip(_file_names(texts), texts.values(), strict=True)
-    }
-    write_files(folder / "hypotheses", hypotheses, {})
-    return [*write_files(folder, {"examples.md": examples}, {}), folder / "hypotheses"]
-
-
-def _file_names(labels: Iterable[str]) -> Iterator[str]:
-    """Yields labels as names of files, all of them different."""
-    taken: Counter[str] = Counter()
-    for label in labels:
-        name = re.sub(r"[^\w.=-]+", "-", label).strip("-.")
-        taken[name] += 1
-        yield name if taken[name] == 1 else f"{name}-{taken[name]}"
+    def print(self, console: Console) -> None:
+        """Prints the tables, the differences of systems, and remarks on the numbers."""
+        rows = table(COLUMNS, self.rows)
+        for each in self.over_runs:
+            cells = {"system": each.label, "BLEU": str(each.bleu), "chrF": str(each.chrf)}
+            cells["right"] = "" if each.right is None else f"{each.right} %"
+            rows.add_row(*(cells.get(str(column.header), "") for column in rows.columns))
+        decoded = [(row.label, each) for row in self.rows for each in row.by_count]
+        tables = [rows, *([table(COUNT_COLUMNS, decoded)] if decoded else [])]
+        show(console, tables, _remarks(self))
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split("\n"))
 
 
-def _example_lines(texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yields some sentences under all labels, drawn by a seed and not chosen."""
+def _example_lines(texts: Mapping[str, Sequence[str]], compared: Sequence[str]) -> Iterator[str]:
+    """Yields some sentences under the compared labels, drawn by a seed and not chosen."""
     count = len(texts["source"])
     drawn = sorted(random.Random(0).sample(range(count), min(NUM_EXAMPLES, count)))
     yield f"# {len(drawn)} of {count} sentences, drawn by seed 0"
     for number in drawn:
         yield f"\n## Sentence {number + 1}\n"
-        for label, lines in texts.items():
-            yield f"- {label}: {_one_line(lines[number]) or '(nothing)'}"
-
-
-# Tables
-
-
-def print_translation_report(report: TranslationReport, console: Console) -> None:
-    """Prints the tables, the differences of systems, and remarks on the numbers."""
-    rows = table(COLUMNS, report.rows)
-    for each in report.over_runs:
-        cells = {"system": each.label, "BLEU": str(each.bleu), "chrF": str(each.chrf)}
-        cells["right"] = "" if each.right is None else f"{each.right} %"
-        rows.add_row(*(cells.get(str(column.header), "") for column in rows.columns))
-    console.print(rows)
-    decoded = [(row.label, each) for row in report.rows for each in row.by_count]
-    if decoded:
-        console.print(table(COUNT_COLUMNS, decoded))
-    print_dimmed(_remarks(report), console)
+        for label in ("source", "reference", *compared):
+            yield f"- {label}: {_one_line(texts[label][number]) or '(nothing)'}"
 
 
 def _interval(interval: Interval, shape: str = ".2f") -> str:
@@ -304,7 +263,7 @@ COUNT_COLUMNS: dict[str, Cell] = {
 
 
 def _remarks(report: TranslationReport) -> Iterator[str]:
-    yield f"{report.num_sentences} sentences, {'-'.join(report.languages)}; 95% intervals by bootstrap"
+    yield f"{report.num_sentences} sentences, {report.languages}; 95% intervals by bootstrap"
     yield from report.signatures.values()
     yield "repeated: words beyond those of the references; missing: words of the references"
     if any(row.by_count for row in report.rows):

@@ -1,0 +1,161 @@
+"""Systems under evaluation: runs and a baseline, their names, and the rows that each has in a report."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cdcd.config import BeamConfig, DecodingConfig, RunConfig
+from cdcd.evaluation.sweep import Setting, hardware
+from cdcd.files import read_json
+from cdcd.training.checkpoint import RunDirectory
+
+MODELS = {"diffusion": "cdcd", "autoregressive": "autoregressive"}
+"""The names of models in reports."""
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True)
+class System:
+    """A run under evaluation."""
+
+    run: str
+    name: str
+    """The name in the report."""
+    model: Any
+    """The text model or the translator."""
+    config: RunConfig
+    """The run's configuration, with its text where it is now."""
+    checkpoint: str
+    """Step and checksum of its weights."""
+    how: str = ""
+    """Precision and compilation."""
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.name == BASELINE
+
+    @property
+    def kind(self) -> str:
+        """The name of its model: runs of one model are averaged."""
+        return BASELINE if self.is_baseline else MODELS[self.config.model]
+
+    @property
+    def hardware(self) -> str:
+        return hardware(self.model.device)
+
+
+def load_systems(
+    load: Callable[..., Any],
+    runs: Sequence[Path],
+    baseline: Path | None = None,
+    *,
+    data: str | None = None,
+    **options: Any,
+) -> list[System]:
+    """Loads the last checkpoints of runs, each with a name of its own, and of a baseline.
+
+    `data` says where their text has moved.
+    """
+    if len(set(runs)) < len(runs):
+        raise ValueError("a run is given twice; give each once")
+    systems = [_load_system(load, run, data, options) for run in runs]
+    short = [run.resolve().name for run in runs]
+    own = short if len(set(short)) == len(short) else [str(run) for run in runs]
+    kinds = [each.kind for each in systems]
+    named = [
+        replace(each, name=kind if kinds.count(kind) == 1 else f"{kind} {name}")
+        for each, kind, name in zip(systems, kinds, own, strict=True)
+    ]
+    if baseline is not None:
+        named.append(replace(_load_system(load, baseline, data, options), name=BASELINE))
+    return named
+
+
+def _load_system(
+    load: Callable[..., Any], run: Path, data: str | None, options: dict[str, Any]
+) -> System:
+    directory = RunDirectory(run)
+    step = directory.existing_step()
+    saved = read_json(directory.folder(step) / "checkpoint.json")["sha256"]["weights.safetensors"]
+    model = load(run, **options)
+    how = ", ".join(f"{name} {options.get(name, 'auto')}" for name in ("dtype", "compile"))
+    return System(str(run), "", model, moved(model.config, data), f"{step} {saved[:16]}", how)
+
+
+def moved(config: RunConfig, source: str | None) -> RunConfig:
+    """Returns a run's configuration with its text in another file or folder, if one is given."""
+    if source is None:
+        return config
+    return replace(config, data=replace(config.data, source=source))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A system under one setting: a row to be computed."""
+
+    system: System
+    changes: Setting
+    """Changes of the run's own settings."""
+    reported: Setting
+    """Those of them that name the row."""
+    settings: Any
+    """All settings."""
+    num_samples: int = 1
+
+    @property
+    def mode(self) -> str:
+        """The way in which an autoregressive translator decodes."""
+        match self.settings:
+            case BeamConfig():
+                return "beam search"
+            case DecodingConfig():
+                return "greedy" if self.settings.temperature == 0 else "samples"
+        return ""
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The fields of a translator's row that name it; they depend on the other runs of an evaluation."""
+        mode = f": {self.mode}" if self.mode else ""
+        return {
+            "system": self.system.name + mode,
+            "model": self.system.kind + mode,
+            "settings": self.reported,
+            "run": self.system.run,
+        }
+
+
+def text_jobs(system: System, base: Setting, sweep: Sequence[Setting]) -> Iterator[Job]:
+    """Yields the rows of a text model: one for each setting."""
+    for changes in sweep:
+        chosen = {**base, **changes}
+        yield Job(system, chosen, changes, system.model.settings(chosen))
+
+
+def translation_jobs(
+    system: System, base: Setting, sweep: Sequence[Setting], num_samples: int
+) -> Iterator[Job]:
+    """Yields the rows of a translator: one for each setting, of an autoregressive one also its usual modes.
+
+    Several samples are drawn where they can differ.
+    """
+    if system.config.model == "diffusion":
+        yield from (_translation_job(system, base, changes, num_samples) for changes in sweep)
+        return
+    usual: list[Setting] = [{}, {"temperature": 0.0}]
+    for changes in [*usual, *filter(None, sweep)]:
+        one = _translation_job(system, base, changes, 1)
+        is_drawn = one.mode == "samples"
+        yield _translation_job(system, base, changes, num_samples) if is_drawn else one
+    if num_samples > 1:
+        yield _translation_job(system, base, {}, num_samples)
+
+
+def _translation_job(system: System, base: Setting, changes: Setting, num_samples: int) -> Job:
+    chosen = {**base, **changes}
+    settings = system.model.settings(chosen, num_samples)
+    reported = {name: getattr(settings, name, value) for name, value in changes.items()}
+    job = Job(system, chosen, reported, settings, num_samples)
+    if job.mode == "greedy":
+        reported.pop("temperature", None)
+    return job
