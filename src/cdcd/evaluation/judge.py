@@ -67,26 +67,19 @@ class RunReader:
     """An autoregressive run with its own tokens."""
 
     def __init__(self, model: AutoregressiveTextModel) -> None:
-        self.model = model
-        self.length = model.length
+        self.model, self.length = model, model.length
 
     def encode(self, text: str) -> list[int]:
         return self.model.tokenizer.encode(text)
 
-    @torch.no_grad()
-    def nll(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq"]:
-        """Returns −ln p of each token given those before it."""
-        tokens = tokens.to(self.model.device)
-        return cross_entropies(self.model.network(tokens), tokens)
+    def logits(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq vocab"]:
+        """Returns logits of each token given those before it."""
+        return self.model.network(tokens.to(self.model.device))
 
-    @torch.no_grad()
-    def features(
-        self, tokens: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"]
-    ) -> Float[Tensor, "batch width"]:
-        """Returns the last hidden state after the first `lengths` tokens of each row."""
+    def states(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch inputs width"]:
+        """Returns the last hidden states: before the first token, after it, and so on."""
         with self.model.network.precision():
-            states = self.model.model.states(tokens.to(self.model.device))
-        return states[torch.arange(len(tokens)), lengths.to(states.device)].float()
+            return self.model.model.states(tokens.to(self.model.device))
 
 
 class HuggingFaceReader:
@@ -120,17 +113,11 @@ class HuggingFaceReader:
     def _inputs(self, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch inputs"]:
         return F.pad(tokens.to(self.device), (1, 0), value=self.start)
 
-    @torch.no_grad()
-    def nll(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq"]:
-        logits = self.model(self._inputs(tokens)).logits.float()[:, :-1]
-        return cross_entropies(logits, tokens.to(self.device))
+    def logits(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq vocab"]:
+        return self.model(self._inputs(tokens)).logits.float()[:, :-1]
 
-    @torch.no_grad()
-    def features(
-        self, tokens: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"]
-    ) -> Float[Tensor, "batch width"]:
-        states = self.model(self._inputs(tokens), output_hidden_states=True).hidden_states[-1]
-        return states[torch.arange(len(tokens)), lengths].float()
+    def states(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch inputs width"]:
+        return self.model(self._inputs(tokens), output_hidden_states=True).hidden_states[-1]
 
 
 class Judge:
@@ -149,16 +136,24 @@ class Judge:
         self.name, self.reader, self.tokenizer = name, reader, tokenizer
         self.batch_size = batch_size
 
+    @torch.no_grad()
     def nats(self, texts: Texts) -> Float[Tensor, " samples"]:
         """Returns −ln p of the generated part of each text given the rest before it."""
-        batches = map(self._read, texts.split(self.batch_size))
-        sums = [(self.reader.nll(tokens).cpu() * counts).sum(1) for tokens, counts in batches]
+        sums = []
+        for tokens, is_counted in map(self._read, texts.split(self.batch_size)):
+            logits = self.reader.logits(tokens)
+            nll = cross_entropies(logits, tokens.to(logits.device))
+            sums.append((nll.cpu() * is_counted).sum(1))
         return torch.cat(sums).double()
 
+    @torch.no_grad()
     def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
         """Returns the last hidden states of whole sequences, at the end of what counts."""
-        batches = map(self._read_whole, texts.split(self.batch_size))
-        return torch.cat([self.reader.features(*batch) for batch in batches])
+        features = []
+        for tokens, lengths in map(self._read_whole, texts.split(self.batch_size)):
+            states = self.reader.states(tokens)
+            features.append(states[torch.arange(len(tokens)), lengths.to(states.device)].float())
+        return torch.cat(features)
 
     def _read(self, texts: Texts) -> tuple[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]]:
         """Returns the tokens that the judge reads, and True where they are generated."""

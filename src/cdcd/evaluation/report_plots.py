@@ -1,4 +1,4 @@
-"""Pictures of reports: NLL against entropy (Figures 5 and 6 of the paper), denoising, BLEU (Table 4)."""
+"""Pictures of reports: NLL against entropy (Figures 5 and 6 of the paper), BLEU (Table 4)."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -40,20 +40,6 @@ def _frontier(axis: "Axes", rows: "Sequence[Row]", colour: str, label: str) -> N
     for row, point in zip(rows, zip(x, y, strict=True), strict=True):
         for name, value in list(row.settings.items())[:1]:
             axis.annotate(f"{name.replace('_', ' ')} {value}", point, xytext=(4, 4), **style)
-
-
-def plot_denoising_quality(denoising: dict[str, Any], path: Path) -> None:
-    """Draws cross-entropy and accuracy over the noise level, with and without self-conditioning."""
-    figure, (left, right) = new_figure(1, 2, (11, 4))
-    for (label, levels), colour in zip(denoising.items(), COLOURS, strict=False):
-        t = [level["t"] for level in levels]
-        left.plot(t, [level["loss"] for level in levels], "o-", color=colour, label=label)
-        right.plot(t, [level["accuracy"] for level in levels], "o-", color=colour, label=label)
-    left.set(xscale="log", xlabel="noise level t", ylabel="cross-entropy (nats)")
-    right.set(xscale="log", xlabel="noise level t", ylabel="accuracy", ylim=(0, 1.02))
-    left.set_title("Denoising held-out text")
-    left.legend(frameon=False)
-    figure.savefig(path, dpi=130)
 
 
 def plot_bleu_by_count(report: "TranslationReport", path: Path) -> None:

@@ -50,28 +50,21 @@ def tracked(
             progress.update(task, completed=number + 1)
 
 
-class FinishedRows:
-    """A folder of finished rows, so that an evaluation that was stopped goes on.
+def finished_row(
+    folder: Path, key: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]]
+) -> tuple[dict[str, Any], bool]:
+    """Returns the row that a folder keeps under a key, else computes and keeps it; and whether it was there.
 
-    Each has a file with its key, which holds all that the row depends on: a row is used again if and
-    only if it would be computed again.
+    So an evaluation that was stopped goes on. The key holds all that the row depends on: a row is used
+    again if and only if it would be computed again.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def _path(self, key: Mapping[str, Any]) -> Path:
-        return self.folder / f"{hashed(key)}.json"
-
-    def find(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Returns the row with this key, if there is one."""
-        path = self._path(key)
-        return read_json(path)["row"] if path.is_file() else None
-
-    def add(self, key: Mapping[str, Any], row: Mapping[str, Any]) -> None:
-        """Writes a row and waits until the disk has it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self._path(key), {"key": key, "row": row})
+    path = folder / f"{hashed(key)}.json"
+    was_there = path.is_file()
+    if not was_there:
+        row = compute()
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"key": key, "row": row})
+    return read_json(path)["row"], was_there
 
 
 def hashed(content: Any) -> str:

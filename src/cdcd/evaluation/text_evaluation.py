@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,13 +28,11 @@ from cdcd.evaluation.systems import BASELINE, Job, System, load_systems, text_jo
 from cdcd.evaluation.text_report import Measured, Report, Row
 from cdcd.evaluation.texts import Texts, flat_arrays, held_out_texts, sample_texts
 from cdcd.inference.load import load
-from cdcd.inference.text_model import DiffusionTextModel, TextModel
 from cdcd.metrics.entropy import first_tokens, text_statistics
 from cdcd.metrics.intervals import pooled_entropy_interval, ratio_interval
 from cdcd.metrics.matches import MatchSummary, longest_matches, summarise_matches
 from cdcd.metrics.mauve import mauve
 from cdcd.settings import check_ranges
-from cdcd.training.validation import validate
 
 NUM_EXAMPLES = 8
 FEWEST_FOR_MAUVE = 100
@@ -174,7 +172,6 @@ class Evaluation:
             rows=self._rows(samples),
             judge=self.judge_facts,
             protocol=self._protocol(),
-            denoising=denoising_quality(self.model, self.held_out),
             examples=self._examples(samples),
         )
 
@@ -306,23 +303,3 @@ class Evaluation:
                 pairs = split_texts(each.texts.first(NUM_EXAMPLES), self.tokenizer)
                 examples[each.label] = [f"«{before}»{after}" for before, after in pairs]
         return examples
-
-
-def denoising_quality(model: TextModel, held_out: Sequences) -> dict[str, Any]:
-    """Measures cross-entropy and accuracy by noise level, with and without self-conditioning."""
-    if not isinstance(model, DiffusionTextModel):
-        return {}
-    rows = torch.arange(min(len(held_out), model.config.training.valid_sequences))
-    tokens = held_out.rows(rows).to(model.device)
-    shares = {"without self-conditioning": 0.0}
-    if model.config.objective.self_conditioning:
-        shares["with self-conditioning"] = 1.0
-    levels = {}
-    for name, share in shares.items():
-        objective = replace(model.config.objective, self_conditioned_share=share)
-        config = replace(model.config, objective=objective)
-        report = validate(
-            model.network, model.sampler.table, tokens, model.sampler.warp.schedule(), config
-        )
-        levels[name] = [asdict(level) for level in report.levels]
-    return levels

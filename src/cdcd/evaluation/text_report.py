@@ -92,7 +92,6 @@ class Report:
     rows: list[Row]
     judge: dict[str, Any]
     protocol: dict[str, Any]
-    denoising: dict[str, Any] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def row(self, system: str) -> Row:
@@ -124,22 +123,18 @@ class Report:
             "protocol": self.protocol,
             "rows": [asdict(row) | {"mean": _means(row)} for row in self.rows],
             "frontiers": [asdict(frontier) for frontier in self.frontiers()],
-            "denoising": self.denoising,
             "examples": self.examples,
         }
 
     def write(self, folder: Path) -> list[Path]:
-        """Writes report.json, examples.txt, and pictures where matplotlib is installed."""
-        from cdcd.evaluation.report_plots import plot_denoising_quality, plot_frontiers
+        """Writes report.json, examples.txt, and a picture where matplotlib is installed."""
+        from cdcd.evaluation.report_plots import plot_frontiers
 
         lines = []
         for label, texts in self.examples.items():
             lines += [f"== {label}", *(text.replace("\n", " ⏎ ") for text in texts), ""]
         texts = {"report.json": as_json(self.as_dict()), "examples.txt": "\n".join(lines) + "\n"}
-        pictures = {"frontier.png": partial(plot_frontiers, self)}
-        if self.denoising:
-            pictures["denoising_quality.png"] = partial(plot_denoising_quality, self.denoising)
-        return write_files(folder, texts, pictures)
+        return write_files(folder, texts, {"frontier.png": partial(plot_frontiers, self)})
 
     def print(self, console: Console) -> None:
         """Prints the table and remarks on its numbers."""

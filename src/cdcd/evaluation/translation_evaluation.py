@@ -20,7 +20,7 @@ from cdcd._version import __version__
 from cdcd.data.sentences import Pieces, split_long
 from cdcd.evaluation.held_out import described, training_text
 from cdcd.evaluation.held_out_pairs import HeldOutPairs, Overlap, overlap
-from cdcd.evaluation.sweep import FinishedRows, Setting, tracked
+from cdcd.evaluation.sweep import Setting, finished_row, tracked
 from cdcd.evaluation.systems import MODELS, Job, System, translation_jobs
 from cdcd.evaluation.translation_report import (
     Difference,
@@ -108,13 +108,12 @@ class TranslationEvaluation:
         jobs = self._jobs(settings, baseline_settings)
         how_scored = signatures(self.corpus)
         overlaps = self._overlaps()
-        kept = FinishedRows(out / "rows")
         rows: list[TranslationRow] = []
         try:
             for job, done in tracked(jobs, self.console, "translating"):
-                rows.append(self._row(job, done, kept, f"{len(rows) + 1} of {len(jobs)}"))
+                rows.append(self._row(job, done, out / "rows", f"{len(rows) + 1} of {len(jobs)}"))
         except KeyboardInterrupt:
-            self._say(f"finished rows are in {kept.folder}; the same command goes on from there")
+            self._say(f"finished rows are in {out / 'rows'}; the same command goes on from there")
             raise
         baselines = [each.run for each in self.systems if each.is_baseline]
         of_baseline = [row for row in rows if row.run in baselines]
@@ -148,18 +147,15 @@ class TranslationEvaluation:
                 known[text] = overlap(self.corpus, each.config, each.model.tokenizer)
         return {each.run: known[training_text(each.config)] for each in self.systems}
 
-    def _row(self, job: Job, done: Done, kept: FinishedRows, number: str) -> TranslationRow:
-        key = self._key(job)
-        known = kept.find(key)
-        row = self._translated(job, done) if known is None else TranslationRow.from_dict(known)
-        if known is None:
-            kept.add(key, asdict(row))
+    def _row(self, job: Job, done: Done, kept: Path, number: str) -> TranslationRow:
+        values, was_there = finished_row(
+            kept, self._key(job), lambda: asdict(self._translated(job, done))
+        )
         # Names depend on the other runs of this evaluation.
-        row = replace(row, **job.names)
-        was_there = "" if known is None else " (was there)"
+        row = replace(TranslationRow.from_dict(values), **job.names)
         self._say(
             f"{number}, {row.label}: {row.scores.bleu.value:.2f} BLEU, "
-            f"{row.sentences_per_second:.3g} sentences/s{was_there}"
+            f"{row.sentences_per_second:.3g} sentences/s{' (was there)' if was_there else ''}"
         )
         return row
 
