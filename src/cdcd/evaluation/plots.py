@@ -48,29 +48,21 @@ def plot_time_warping(
         top.axvline(edge, color=GREY, linewidth=0.4, linestyle=":", zorder=0)
     u = schedule.uniform_time(torch.tensor(t))
     means_u, means_loss = _group_means(u, torch.tensor(losses))
-    top.plot(t, losses, ".", color=BLUE, alpha=0.25, markersize=3, label="loss of a sequence")
-    top.plot(
-        schedule.noise_levels(means_u), means_loss, "o", color=BLUE, label="mean of neighbours"
-    )
-    top.plot(grid, fitted, color=ORANGE, label="fitted F̃(t)")
-    top.set(xlabel="noise level t", ylabel="cross-entropy (nats)", title="Loss and its fit")
-    top.legend(frameon=False)
+    for axis, x, means_x, grid_x in (
+        (top, t, schedule.noise_levels(means_u), grid),
+        (bottom, u, means_u, schedule.uniform_time(grid)),
+    ):
+        axis.plot(x, losses, ".", color=BLUE, alpha=0.25, markersize=3, label="loss of a sequence")
+        axis.plot(means_x, means_loss, "o", color=BLUE, label="mean of neighbours")
+        axis.plot(grid_x, fitted, color=ORANGE, label="fitted F̃")
+        axis.set_ylabel("cross-entropy (nats)")
+        axis.legend(frameon=False)
     middle.plot(grid, _weighting(schedule, grid), color=ORANGE)
-    middle.set(
-        xlabel="noise level t", ylabel="λ(t) = dF/dt", title="Implied weighting of noise levels"
-    )
-    bottom.plot(u, losses, ".", color=BLUE, alpha=0.25, markersize=3, label="loss of a sequence")
-    bottom.plot(means_u, means_loss, "o", color=BLUE, label="mean of neighbours")
-    bottom.plot(schedule.uniform_time(grid), fitted, color=ORANGE, label="fitted")
-    bottom.set(
-        xlabel="uniform time u = F(t)",
-        ylabel="cross-entropy (nats)",
-        title="Loss over uniform time",
-    )
-    bottom.legend(frameon=False)
-    if bins == "log":
-        for axis in (top, middle):
-            axis.set_xscale("log")
+    middle.set(ylabel="λ(t) = dF/dt", title="Implied weighting of noise levels")
+    for axis in (top, middle):
+        axis.set(xlabel="noise level t", xscale=bins)
+    top.set_title("Loss and its fit")
+    bottom.set(xlabel="uniform time u = F(t)", title="Loss over uniform time")
     figure.savefig(path, dpi=130)
 
 
@@ -95,43 +87,38 @@ def _weighting(schedule: NoiseSchedule, t: Tensor) -> Float[Tensor, " grid"]:
 
 
 def plot_training(metrics: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draws training and validation loss over steps, and the last validation by noise level.
+    """Draws training and validation loss over steps, and the last of one or more validations by noise level.
 
     A diffusion model is validated at fixed noise levels, and trained at levels that follow the warp.
     """
     figure, (left, right) = new_figure(1, 2, (11, 4))
-    train = [row for row in metrics if "loss" in row]
-    valid = [row for row in metrics if "valid_loss" in row]
-    levels = valid[-1]["validation"].get("levels", []) if valid else []
-    labels = ("training", "validation")
-    if levels:
-        labels = ("training, levels of the warp", "validation, fixed levels")
-    for rows, name, style, color, label in (
-        (train, "loss", "-", BLUE, labels[0]),
-        (valid, "valid_loss", "o-", ORANGE, labels[1]),
+    for name, style, colour, label in (
+        ("loss", "-", BLUE, "training"),
+        ("valid_loss", "o-", ORANGE, "validation"),
     ):
-        left.plot(
-            [r["step"] for r in rows], [r[name] for r in rows], style, color=color, label=label
-        )
+        losses = {row["step"]: row[name] for row in metrics if name in row}
+        left.plot(list(losses), list(losses.values()), style, color=colour, label=label)
     left.set(xlabel="step", ylabel="cross-entropy (nats)", title="Loss", ylim=(0, None))
     left.legend(frameon=False)
+    *_, last = (row["validation"] for row in metrics if "valid_loss" in row)
+    levels = last.get("levels", [])
     right.set_visible(bool(levels))
     if levels:
-        t = [level["t"] for level in levels]
-        right.plot(
-            t, [level["loss"] for level in levels], "o-", color=ORANGE, label="cross-entropy"
-        )
-        right.plot(
-            t, [level["entropy"] for level in levels], "s--", color=BLUE, label="prediction entropy"
-        )
-        right.set(
-            xscale="log", xlabel="noise level t", ylabel="nats", title="Validation by noise level"
-        )
-        accuracy = right.twinx()
-        accuracy.plot(t, [level["accuracy"] for level in levels], ":", color=GREY)
-        accuracy.set(ylabel="accuracy (dotted)", ylim=(0, 1.02))
-        right.legend(frameon=False, loc="center left")
+        _draw_levels(right, levels)
     figure.savefig(path, dpi=130)
+
+
+def _draw_levels(axis: "Axes", levels: Sequence[dict[str, float]]) -> None:
+    t, accuracy = [level["t"] for level in levels], axis.twinx()
+    for each, name, style, colour, label in (
+        (axis, "loss", "o-", ORANGE, "cross-entropy"),
+        (axis, "entropy", "s--", BLUE, "prediction entropy"),
+        (accuracy, "accuracy", ":", GREY, "accuracy"),
+    ):
+        each.plot(t, [level[name] for level in levels], style, color=colour, label=label)
+    axis.set(xscale="log", xlabel="noise level t", ylabel="nats", title="Validation by noise level")
+    accuracy.set(ylabel="accuracy (dotted)", ylim=(0, 1.02))
+    axis.legend(frameon=False, loc="center left")
 
 
 class Trace:
@@ -160,36 +147,32 @@ def plot_denoising(
     path: Path,
 ) -> None:
     """Draws one sample over the steps: at each position the most likely token, coloured by its certainty."""
-    rows = [[*tokens.tolist()[: len(final)]] for tokens in trace.tokens] + [list(final)]
-    certainty = torch.ones(len(rows), len(final))
-    for row, values in enumerate(trace.certainty):
-        certainty[row] = torch.where(torch.tensor(is_given), 1.0, values[: len(final)])
-    starts = range(0, max(len(final), 1), COLUMNS)
-    size = (0.72 * min(COLUMNS, len(final)) + 1.2, len(starts) * (0.27 * len(rows) + 0.3) + 0.4)
-    figure, axes = new_figure(len(starts), 1, (max(size[0], 6.0), size[1]))
+    length, last = len(final), len(trace.tokens)
+    fixed = torch.tensor(is_given)
+    tokens = torch.stack([*(each[:length] for each in trace.tokens), torch.tensor(final)])
+    tokens = torch.where(fixed, tokens[-1], tokens)
+    certainty = torch.stack([*(each[:length] for each in trace.certainty), torch.ones(length)])
+    certainty = torch.where(fixed, 1.0, certainty)
+    starts = range(0, max(length, 1), COLUMNS)
+    width = max(0.72 * min(COLUMNS, length) + 1.2, 6.0)
+    height = len(starts) * (0.27 * len(tokens) + 0.3) + 0.4
+    figure, axes = new_figure(len(starts), 1, (width, height))
     for axis, start in zip(axes, starts, strict=True):
-        columns = range(start, min(start + COLUMNS, len(final)))
-        axis.imshow(
-            certainty[:, start : columns.stop].numpy(),
-            cmap="YlGnBu",
-            vmin=0,
-            vmax=1.25,
-            aspect="auto",
-        )
-        for row, column in itertools.product(range(len(rows)), columns):
-            token = final[column] if is_given[column] else rows[row][column]
+        shown = certainty[:, start : start + COLUMNS]
+        axis.imshow(shown.numpy(), cmap="YlGnBu", vmin=0, vmax=1.25, aspect="auto")
+        for row, column in itertools.product(*map(range, shown.shape)):
             axis.text(
-                column - start,
+                column,
                 row,
-                _short(piece(token)),
+                _short(piece(int(tokens[row, start + column]))),
                 ha="center",
                 va="center",
                 fontsize=8,
-                color="white" if certainty[row, column] > 0.7 else "black",
-                fontweight="bold" if is_given[column] or row == len(rows) - 1 else "normal",
+                color="white" if shown[row, column] > 0.7 else "black",
+                fontweight="bold" if fixed[start + column] or row == last else "normal",
             )
-        axis.set_xlim(-0.5, min(COLUMNS, len(final)) - 0.5)
-        axis.set_yticks(range(len(rows)), [f"t = {t:.3g}" for t in trace.levels] + ["text"])
+        axis.set_xlim(-0.5, min(COLUMNS, length) - 0.5)
+        axis.set_yticks(range(last + 1), [f"t = {t:.3g}" for t in trace.levels] + ["text"])
         axis.set_xticks([])
         axis.spines[:].set_visible(False)
     axes[0].set_title(
