@@ -19,6 +19,7 @@ from cdcd.data.prepare import PrepareConfig, prepare
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation import text_evaluation as module
 from cdcd.evaluation.sweep import sweep_settings
+from cdcd.evaluation.systems import jobs_of
 from cdcd.evaluation.text_evaluation import (
     Evaluation,
     EvaluationConfig,
@@ -165,7 +166,7 @@ def evaluated(place):
         code = cdcd_main(
             "evaluate", place / "run", place / "again",
             "--judge", place / "judge", "--baseline", place / "baseline",
-            "--num-samples", SAMPLES, "--num-seeds", 2, "--out", out,
+            "--num-samples", SAMPLES, "--out", out,
             *SWEEP, *BASELINE_SWEEP,
         )  # fmt: skip
     assert code == 0
@@ -179,11 +180,11 @@ def by_label(report: dict) -> dict[tuple, dict]:
 def test_there_is_a_row_for_every_setting_with_all_replicates(evaluated):
     _, report, _ = evaluated
     rows = by_label(report)
-    swept = {("cdcd", a, b) for a in ("0.5", "1.0") for b in ("3", "5")}
-    baseline = {("baseline", t) for t in ("0.5", "1", "2")}
+    swept = {("cdcd", a, b) for a in (0.5, 1.0) for b in (3, 5)}
+    baseline = {("baseline", t) for t in (0.5, 1.0, 2.0)}
     assert set(rows) == {("data",)} | swept | baseline
     for label, row in rows.items():
-        expected = {"cdcd": 4, "baseline": 2}.get(label[0], 1)
+        expected = {"cdcd": 2}.get(label[0], 1)
         assert len(row["measured"]) == expected
         assert len({each["source"] for each in row["measured"]}) == expected
         values = torch.tensor(
@@ -192,16 +193,15 @@ def test_there_is_a_row_for_every_setting_with_all_replicates(evaluated):
         assert row["mean"]["nll"]["value"] == pytest.approx(float(values.mean()))
         assert len(values.unique()) == expected, "replicates are the same samples"
         if label[0] == "cdcd":
-            # Two runs, that is two training seeds, with two sets of samples each.
-            of_runs = values.view(2, 2).mean(1)
-            assert row["mean"]["nll"]["error"] == pytest.approx(float(of_runs.std()) / 2**0.5)
+            # Two runs, that is two training seeds.
+            assert row["mean"]["nll"]["error"] == pytest.approx(float(values.std()) / 2**0.5)
         else:
-            widths = [each["nll"]["high"] - each["nll"]["low"] for each in row["measured"]]
-            error = sum(widths) / expected / (2 * 1.96)
+            [only] = row["measured"]
+            error = (only["nll"]["high"] - only["nll"]["low"]) / (2 * 1.96)
             assert row["mean"]["nll"]["error"] == pytest.approx(error)
-    sources = [each["source"] for each in rows["cdcd", "1.0", "3"]["measured"]]
-    assert [Path(s.split(",")[0]).name for s in sources] == ["run", "run", "again", "again"]
-    assert [s.split(", ")[1] for s in sources] == ["seed 0", "seed 1"] * 2
+    sources = [each["source"] for each in rows["cdcd", 1.0, 3]["measured"]]
+    assert [Path(s.split(",")[0]).name for s in sources] == ["run", "again"]
+    assert [s.split(", ")[1] for s in sources] == ["seed 0", "seed 0"]
 
 
 def test_all_rows_are_measured_at_equal_token_counts(evaluated):
@@ -222,8 +222,8 @@ def test_frontiers_are_interpolated_along_the_first_sweep(evaluated):
     rows = by_label(report)
     frontiers = {frontier["system"]: frontier for frontier in report["frontiers"]}
     assert set(frontiers) == {"cdcd, num_steps 3", "cdcd, num_steps 5", "baseline"}
-    for steps in ("3", "5"):
-        means = [rows["cdcd", a, steps]["mean"] for a in ("0.5", "1.0")]
+    for steps in (3, 5):
+        means = [rows["cdcd", a, steps]["mean"] for a in (0.5, 1.0)]
         points = [[mean["entropy"]["value"], mean["nll"]["value"]] for mean in means]
         assert frontiers[f"cdcd, num_steps {steps}"]["points"] == points
     target = rows["data",]["mean"]["entropy"]["value"]
@@ -300,7 +300,7 @@ def test_the_same_evaluation_gives_the_same_numbers(evaluated, place):
     # Another run's seed is another held-out text, of a built-in corpus.
     first = Evaluation([place / "run"], str(place / "judge"), config, console=silent())
     found = first.report([{"score_temperature": "0.5", "num_steps": "3"}])
-    expected = by_label(report)["cdcd", "0.5", "3"]["measured"][0]
+    expected = by_label(report)["cdcd", 0.5, 3]["measured"][0]
     [row] = [row for row in found.rows if row.system == "cdcd"]
     assert row.measured[0].nll.value == pytest.approx(expected["nll"]["value"], rel=1e-5)
     assert again.row("data").mean("nll") != found.row("data").mean("nll")
@@ -322,7 +322,7 @@ def test_copies_are_looked_for_in_what_a_systems_own_run_trained_on(place):
     assert max(shares[1:3]) < 0.5
     drawn = {
         s.source: s.system.config
-        for s in evaluation._all_samples(evaluation._jobs([{"num_steps": 1}], []))
+        for s in evaluation._all_samples(jobs_of(evaluation.systems, {}, [{"num_steps": 1}], []))
         if s.system
     }
     for run in runs:
@@ -359,7 +359,7 @@ def test_settings_for_all_reach_the_runs_and_not_the_baseline(place, monkeypatch
     evaluation = Evaluation(
         [place / "run"],
         str(place / "judge"),
-        EvaluationConfig(num_samples=4, num_seeds=2, seed=5, batch_size=3, matches=False),
+        EvaluationConfig(num_samples=4, seed=5, batch_size=3, matches=False),
         baseline=place / "baseline",
         settings={"num_steps": 2, "score_temperature": 0.7},
         console=silent(),
@@ -368,8 +368,8 @@ def test_settings_for_all_reach_the_runs_and_not_the_baseline(place, monkeypatch
     both = {"num_steps": 2, "score_temperature": "0.9"}
     plain = {"num_steps": 2, "score_temperature": 0.7}
     assert used == [
-        *(("diffusion", changes, seed, 3) for changes in (both, plain) for seed in (5, 6)),
-        *(("autoregressive", {"nucleus": "0.5"}, seed, 3) for seed in (5, 6)),
+        *(("diffusion", changes, 5, 3) for changes in (both, plain)),
+        ("autoregressive", {"nucleus": "0.5"}, 5, 3),
     ]
     assert report.protocol["settings"] == plain
     # Samples that are the real text itself cannot be told from it.
@@ -394,7 +394,9 @@ def test_full_documents_are_never_ended(place):
     evaluation = Evaluation([place / "baseline"], str(place / "judge"), config, console=silent())
     assert (evaluation.real.tokens >= 3).all()
     [samples] = [
-        s for s in evaluation._all_samples(evaluation._jobs([{}], [])) if s.name == "autoregressive"
+        s
+        for s in evaluation._all_samples(jobs_of(evaluation.systems, {}, [{}], []))
+        if s.name == "autoregressive"
     ]
     assert not ((samples.texts.tokens == EOS) | (samples.texts.tokens == PAD)).any()
     assert samples.texts.is_generated.sum() == 20 * 12
@@ -553,7 +555,7 @@ def test_a_prepared_data_set_from_end_to_end(prepared, capfd):
     assert report["judge"]["about"].endswith("(judge)")
     assert "exact NLL" not in shown.out
     rows = by_label(report)
-    assert {("baseline", n) for n in ("0.8", "0.9", "0.95", "1.0")} < set(rows)
+    assert {("baseline", n) for n in (0.8, 0.9, 0.95, 1.0)} < set(rows)
     assert ("cdcd",) in rows
     # The samples of a stream are measured whole.
     assert rows["data",]["measured"][0]["statistics"]["num_tokens"] == 30 * 12
@@ -633,9 +635,7 @@ def test_sweeps_that_cannot_be_read(sweeps, message):
         sweep_settings(sweeps)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("num_samples", 1), ("num_seeds", 0), ("batch_size", 0)]
-)
+@pytest.mark.parametrize(("name", "value"), [("num_samples", 1), ("batch_size", 0)])
 def test_numbers_that_are_too_small(name, value):
     with pytest.raises(ValueError, match=f"{name} is {value}, it must be at least {value + 1}"):
         EvaluationConfig(**{name: value})
@@ -683,15 +683,10 @@ def test_a_grid_is_one_frontier_for_each_setting_of_the_second_sweep():
     assert frontiers == {"cdcd, second a": pytest.approx(2.0), "cdcd, second b": None}
 
 
-def test_sampling_seeds_have_the_error_of_a_set_and_training_seeds_that_of_their_mean():
-    row = Row("cdcd", {}, [measured(2.0, 5.0)])
-    assert row.mean("nll") == (2.0, pytest.approx(0.1))
-    sets = [measured(value, 5.0) for value in (1.0, 2.0, 3.0)]
-    assert Row("cdcd", {}, sets).mean("nll") == (2.0, pytest.approx(0.1))
-    of_runs = [replace(each, run=f"run {n}") for n, each in enumerate(sets)]
-    assert Row("cdcd", {}, of_runs).mean("nll") == (2.0, pytest.approx(1 / 3**0.5))
-    both = [*of_runs, *(replace(each, run="run 0") for each in sets[1:])]
-    assert Row("cdcd", {}, both).mean("nll") == (pytest.approx(7 / 3), pytest.approx(1 / 3))
+def test_one_run_has_the_error_of_its_samples_and_several_that_of_their_mean():
+    assert Row("cdcd", {}, [measured(2.0, 5.0)]).mean("nll") == (2.0, pytest.approx(0.1))
+    runs = [measured(value, 5.0) for value in (1.0, 2.0, 3.0)]
+    assert Row("cdcd", {}, runs).mean("nll") == (2.0, pytest.approx(1 / 3**0.5))
 
 
 def test_a_report_without_matplotlib_has_its_numbers(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from cdcd.evaluation.held_out_pairs import (
     overlap,
     training_pairs,
 )
-from cdcd.evaluation.systems import System, translation_jobs
+from cdcd.evaluation.systems import System, jobs_of
 from cdcd.evaluation.translation_evaluation import TranslationConfig, TranslationEvaluation
 from cdcd.inference.mask_predict import Predicted
 from cdcd.inference.translator import Translator
@@ -266,19 +266,17 @@ def test_the_baseline_searches_and_samples_and_differences_are_paired(tmp_path):
 def test_an_autoregressive_run_has_its_usual_rows_once(tmp_path):
     one = baseline(perfect)
     sweep = [{"beam_size": "1"}, {"beam_size": str(one.config.beam.beam_size)}]
-    jobs = list(translation_jobs(one, {}, [{"temperature": "0.5"}], 4))
+    jobs = jobs_of([one], {}, [], [{"temperature": "0.5"}], 4)
     assert [(job.mode, job.reported, job.num_samples) for job in jobs] == [
         ("beam search", {}, 1), ("greedy", {}, 1), ("samples", {"temperature": 0.5}, 4),
         ("samples", {}, 4),
     ]  # fmt: skip
-    drawn = list(translation_jobs(one, {"temperature": 0.5}, [{}], 4))
+    drawn = jobs_of([replace(one, name="drawn")], {"temperature": 0.5}, [{}], [], 4)
     assert {(job.mode, job.num_samples) for job in drawn} == {("samples", 4), ("greedy", 1)}
     report = evaluated([system(perfect), one], tmp_path, other=None)
     assert [each.label for each in report.rows][2:] == ["baseline: beam search", "baseline: greedy"]
-    evaluation = TranslationEvaluation(
-        [system(perfect), one], HELD_OUT, TranslationConfig(), console=silent()
-    )
-    shown = [(job.mode, job.reported) for job in evaluation._jobs([{}], sweep)[1:]]
+    jobs = jobs_of([system(perfect), one], {}, [{}], sweep)
+    shown = [(job.mode, job.reported) for job in jobs[1:]]
     assert shown == [("beam search", {}), ("greedy", {}), ("beam search", {"beam_size": 1})]
 
 

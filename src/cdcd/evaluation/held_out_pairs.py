@@ -1,12 +1,12 @@
 """Pairs to test translators on: where they come from, and whether a run has trained on them."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from cdcd.config import RunConfig
+from cdcd.config import DataConfig, RunConfig
 from cdcd.data.corpus import BUILT_IN_PAIRS
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs
 from cdcd.data.prepare.reading import Documents, ParallelDocuments
@@ -56,64 +56,52 @@ def held_out_pairs(
 
     `trained_on`: the splits that runs trained on, which are refused.
     """
+    direction, remarks = None, ()
     if files is not None:
-        return _from_files(run, files, num_sentences)
-    if run.data.source == BUILT_IN_PAIRS:
-        return _built_in(run, split, num_sentences or BUILT_IN_SENTENCES)
-    if not holds_pairs(run.data.source):
-        raise ValueError(
-            f"the run's pairs {run.data.source} are not there; say where with --data FOLDER, or give "
-            f"a test set with --source FILE --reference FILE"
-        )
-    return _prepared(run, split, num_sentences, trained_on)
+        sides = [Documents(str(file), unit="line", errors="strict") for file in files]
+        pairs, name = list(ParallelDocuments(*sides)), ", ".join(file.name for file in files)
+    elif run.data.source == BUILT_IN_PAIRS:
+        pairs, name = _built_in(run.data, split, num_sentences or BUILT_IN_SENTENCES)
+        direction = run.data.languages
+    else:
+        dataset = _prepared(run.data, split, trained_on)
+        pairs = [dataset.texts(split, number) for number in range(dataset.num_pairs(split))]
+        pairs = [(target, source) for source, target in pairs] if run.data.reverse else pairs
+        name, remarks = f"{dataset.path.name}, {split}", tuple(_lost(dataset, split))
+    if num_sentences is not None and num_sentences < len(pairs):
+        name += f", the first {num_sentences:,} of {len(pairs):,}"
+    sources, references = zip(*pairs[:num_sentences], strict=True)
+    corpus = Corpus(list(sources), list(references), *run.data.direction)
+    return HeldOutPairs(corpus, name, direction, remarks)
 
 
-def _corpus(run: RunConfig, pairs: Sequence[tuple[str, ...]]) -> Corpus:
-    return Corpus([pair[0] for pair in pairs], [pair[1] for pair in pairs], *run.data.direction)
-
-
-def _from_files(
-    run: RunConfig, files: tuple[Path, Path], num_sentences: int | None
-) -> HeldOutPairs:
-    sides = [Documents(str(file), unit="line", errors="strict") for file in files]
-    pairs = list(ParallelDocuments(*sides))
-    name = f"{files[0].name}, {files[1].name}{_part(num_sentences, pairs)}"
-    return HeldOutPairs(_corpus(run, pairs[:num_sentences]), name)
-
-
-def _part(num_sentences: int | None, pairs: Sequence[object] | range) -> str:
-    if num_sentences is None or num_sentences >= len(pairs):
-        return ""
-    return f", the first {num_sentences:,} of {len(pairs):,}"
-
-
-def _built_in(run: RunConfig, split: str, num_sentences: int) -> HeldOutPairs:
+def _built_in(data: DataConfig, split: str, count: int) -> tuple[list[tuple[str, str]], str]:
+    """Draws pairs of the built-in task; returns their name too."""
     if split not in BUILT_IN_SEEDS:
         raise ValueError(
             f"{BUILT_IN_PAIRS} have no split {split!r}; choose {' or '.join(BUILT_IN_SEEDS)}"
         )
     seed = BUILT_IN_SEEDS[split]
-    pairs = built_in_pairs(run.data, num_sentences, seed=seed, held_out=True)
     name = f"{BUILT_IN_PAIRS}, {split}: meanings that are held out, seed {seed}"
-    return HeldOutPairs(_corpus(run, pairs), name, run.data.languages)
+    return built_in_pairs(data, count, seed=seed, held_out=True), name
 
 
-def _prepared(
-    run: RunConfig, split: str, num_sentences: int | None, trained_on: Collection[str]
-) -> HeldOutPairs:
-    dataset = PreparedPairs(run.data.source)
+def _prepared(data: DataConfig, split: str, trained_on: Collection[str]) -> PreparedPairs:
+    """Returns the data set of a run, if it has the split and no run trained on that."""
+    if not holds_pairs(data.source):
+        raise ValueError(
+            f"the run's pairs {data.source} are not there; say where with --data FOLDER, or give "
+            f"a test set with --source FILE --reference FILE"
+        )
+    dataset = PreparedPairs(data.source)
     if split not in dataset.splits:
         raise ValueError(
-            f"{run.data.source} has no pairs in a split {split!r}, it has {', '.join(dataset.splits)}: "
+            f"{data.source} has no pairs in a split {split!r}, it has {', '.join(dataset.splits)}: "
             f"choose one with --split, or give a test set with --source FILE --reference FILE"
         )
     if split in trained_on:
         raise ValueError(f"the split {split} is what a run trained on; choose another --split")
-    numbers = range(dataset.num_pairs(split))
-    pairs = [dataset.texts(split, number) for number in numbers[:num_sentences]]
-    pairs = [(target, source) for source, target in pairs] if run.data.reverse else pairs
-    name = f"{dataset.path.name}, {split}{_part(num_sentences, numbers)}"
-    return HeldOutPairs(_corpus(run, pairs), name, remarks=tuple(_lost(dataset, split)))
+    return dataset
 
 
 def _lost(dataset: PreparedPairs, split: str) -> Iterator[str]:

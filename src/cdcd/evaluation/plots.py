@@ -158,9 +158,9 @@ def plot_denoising(
     height = len(starts) * (0.27 * len(tokens) + 0.3) + 0.4
     figure, axes = new_figure(len(starts), 1, (width, height))
     for axis, start in zip(axes, starts, strict=True):
-        shown = certainty[:, start : start + COLUMNS]
-        axis.imshow(shown.numpy(), cmap="YlGnBu", vmin=0, vmax=1.25, aspect="auto")
-        for row, column in itertools.product(*map(range, shown.shape)):
+        part = certainty[:, start : start + COLUMNS]
+        axis.imshow(part.numpy(), cmap="YlGnBu", vmin=0, vmax=1.25, aspect="auto")
+        for row, column in itertools.product(*map(range, part.shape)):
             axis.text(
                 column,
                 row,
@@ -168,7 +168,7 @@ def plot_denoising(
                 ha="center",
                 va="center",
                 fontsize=8,
-                color="white" if shown[row, column] > 0.7 else "black",
+                color="white" if part[row, column] > 0.7 else "black",
                 fontweight="bold" if fixed[start + column] or row == last else "normal",
             )
         axis.set_xlim(-0.5, min(COLUMNS, length) - 0.5)

@@ -101,7 +101,7 @@ class Job:
     """Those of them that name the row."""
     settings: Any
     """All settings."""
-    num_samples: int = 1
+    num_samples: int
 
     @property
     def mode(self) -> str:
@@ -125,37 +125,50 @@ class Job:
         }
 
 
-def text_jobs(system: System, base: Setting, sweep: Sequence[Setting]) -> Iterator[Job]:
-    """Yields the rows of a text model: one for each setting."""
-    for changes in sweep:
-        chosen = {**base, **changes}
-        yield Job(system, chosen, changes, system.model.settings(chosen))
+def jobs_of(
+    systems: Sequence[System],
+    base: Setting,
+    sweep: Sequence[Setting],
+    baseline_sweep: Sequence[Setting],
+    num_samples: int = 1,
+) -> list[Job]:
+    """Returns the rows of a report: each system under each setting; a baseline has settings of its own.
+
+    An autoregressive translator also has rows of its usual modes; a setting that is one of them counts
+    once. A bad setting is refused here, before an hour of sampling.
+    """
+    jobs: dict[tuple[str, str], Job] = {}
+    for system in systems:
+        changes, settings = ({}, baseline_sweep) if system.is_baseline else (base, sweep)
+        searches = system.config.task == "translation" and system.config.model == "autoregressive"
+        rows = _with_usual_modes if searches else _one_each
+        for job in rows(system, changes, settings, num_samples):
+            jobs.setdefault((job.names["system"], repr(job.settings)), job)
+    return list(jobs.values())
 
 
-def translation_jobs(
+def _one_each(
     system: System, base: Setting, sweep: Sequence[Setting], num_samples: int
 ) -> Iterator[Job]:
-    """Yields the rows of a translator: one for each setting, of an autoregressive one also its usual modes.
+    return (_job(system, base, changes, num_samples) for changes in sweep)
 
-    Several samples are drawn where they can differ.
-    """
-    if system.config.model == "diffusion":
-        yield from (_translation_job(system, base, changes, num_samples) for changes in sweep)
-        return
+
+def _with_usual_modes(
+    system: System, base: Setting, sweep: Sequence[Setting], num_samples: int
+) -> Iterator[Job]:
+    """Yields the rows of an autoregressive translator; several samples are drawn where they can differ."""
     usual: list[Setting] = [{}, {"temperature": 0.0}]
     for changes in [*usual, *filter(None, sweep)]:
-        one = _translation_job(system, base, changes, 1)
-        is_drawn = one.mode == "samples"
-        yield _translation_job(system, base, changes, num_samples) if is_drawn else one
+        one = _job(system, base, changes, 1)
+        if one.mode == "greedy":
+            one.reported.pop("temperature", None)
+        yield _job(system, base, changes, num_samples) if one.mode == "samples" else one
     if num_samples > 1:
-        yield _translation_job(system, base, {}, num_samples)
+        yield _job(system, base, {}, num_samples)
 
 
-def _translation_job(system: System, base: Setting, changes: Setting, num_samples: int) -> Job:
+def _job(system: System, base: Setting, changes: Setting, num_samples: int) -> Job:
     chosen = {**base, **changes}
     settings = system.model.settings(chosen, num_samples)
     reported = {name: getattr(settings, name, value) for name, value in changes.items()}
-    job = Job(system, chosen, reported, settings, num_samples)
-    if job.mode == "greedy":
-        reported.pop("temperature", None)
-    return job
+    return Job(system, chosen, reported, settings, num_samples)

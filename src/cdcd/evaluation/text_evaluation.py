@@ -1,6 +1,5 @@
 """Evaluation of text models (§6.2, §6.5): samples of runs and a baseline beside real text, before one judge."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from cdcd.evaluation.held_out import (
 )
 from cdcd.evaluation.judge import Judge, load_judge, num_bytes, split_texts
 from cdcd.evaluation.sweep import Setting, label_of, tracked
-from cdcd.evaluation.systems import BASELINE, Job, System, load_systems, text_jobs
+from cdcd.evaluation.systems import BASELINE, Job, System, jobs_of, load_systems
 from cdcd.evaluation.text_report import Measured, Report, Row
 from cdcd.evaluation.texts import Texts, flat_arrays, held_out_texts, sample_texts
 from cdcd.inference.load import load
@@ -51,11 +50,9 @@ class EvaluationConfig:
     split: str = "auto"
     """Held-out part of a prepared data set; `auto`: test where there is one, else valid."""
     num_samples: int = 1024
-    """Samples for each setting and seed."""
-    num_seeds: int = 1
-    """Sets of samples for each run and setting."""
+    """Samples for each run and setting."""
     seed: int = 0
-    """First seed."""
+    """Seed of the noise and of the choice of held-out text."""
     batch_size: int = 256
     """Sequences at a time."""
     mauve: bool = True
@@ -68,8 +65,7 @@ class EvaluationConfig:
     """Find the longest match of each sample with the training set."""
 
     def __post_init__(self) -> None:
-        at_least = {1: ("num_seeds", "batch_size"), 2: ("num_samples",)}
-        check_ranges(self, at_least=at_least)
+        check_ranges(self, at_least={1: ("batch_size",), 2: ("num_samples",)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +160,7 @@ class Evaluation:
         self, settings: Sequence[Setting] = ({},), baseline_settings: Sequence[Setting] = ({},)
     ) -> Report:
         """Samples every system under every setting, and measures all at equal token counts."""
-        jobs = self._jobs(settings, baseline_settings)
+        jobs = jobs_of(self.systems, self.base, settings, baseline_settings)
         # A judge that cannot read so much text says so now.
         self.judge.nats(self.real.first(self.config.batch_size))
         samples = list(self._all_samples(jobs))
@@ -177,32 +173,20 @@ class Evaluation:
 
     # Samples
 
-    def _jobs(self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]) -> list[Job]:
-        """Returns every system under every setting; refuses a bad setting before an hour of sampling."""
-        return [
-            job
-            for each in self.systems
-            for job in (
-                text_jobs(each, {}, baseline_settings)
-                if each.is_baseline
-                else text_jobs(each, self.base, settings)
-            )
-        ]
-
     def _all_samples(self, jobs: Sequence[Job]) -> Iterator[Samples]:
         yield Samples("data", {}, "held-out text", self.real)
-        seeds = range(self.config.seed, self.config.seed + self.config.num_seeds)
-        sets = list(itertools.product(jobs, seeds))
-        for (job, seed), _ in tracked(sets, self.console, "sampling"):
-            yield self._sampled(job, seed)
+        for job, _ in tracked(jobs, self.console, "sampling"):
+            yield self._sampled(job)
 
-    def _sampled(self, job: Job, seed: int) -> Samples:
-        system, changes = job.system, job.changes
-        if system.config.model == "autoregressive" and self.config.sequences == "documents":
+    def _sampled(self, job: Job) -> Samples:
+        system, changes, config = job.system, job.changes, self.config
+        if system.config.model == "autoregressive" and config.sequences == "documents":
             changes = {**changes, "suppress_eos": True}
-        texts = sample_texts(system.model, self.prompts, changes, seed, self.config.batch_size)
+        texts = sample_texts(system.model, self.prompts, changes, config.seed, config.batch_size)
         counted = texts.counted(self.run.data.layout)
-        return Samples(system.kind, job.reported, f"{system.run}, seed {seed}", counted, system)
+        return Samples(
+            system.kind, job.reported, f"{system.run}, seed {config.seed}", counted, system
+        )
 
     # Measurements
 
@@ -243,7 +227,6 @@ class Evaluation:
             mauve=similarity,
             matches=match,
             exact=exact_scores(texts, self.run.data, self.tokenizer, self.judge),
-            run=samples.system and samples.system.run,
         )
 
     def _features(self, texts: Texts) -> torch.Tensor | None:

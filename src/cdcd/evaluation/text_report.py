@@ -1,6 +1,5 @@
 """A report on generated texts: one row for each system and setting, as a table, JSON and pictures."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -33,13 +32,11 @@ class Measured:
     mauve: float | None = None
     matches: MatchSummary | None = None
     exact: ExactScores | None = None
-    run: str | None = None
-    """The run that was sampled, if any."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A system under one setting, measured on one or more sets of samples of one or more runs."""
+    """A system under one setting, measured on samples of one or more runs."""
 
     system: str
     settings: Setting
@@ -48,19 +45,14 @@ class Row:
     def mean(self, name: str) -> tuple[float, float]:
         """Returns the mean of a value over runs, and its standard error, which is 0 if it is not known.
 
-        The error is over runs where there are several, each with its own training seed. It is over
-        samples otherwise: several sets of samples of a run share their prompts and their model, so
-        that their spread is no error. The error of a single set bounds that of their mean.
+        The error is over runs where there are several, each with its own training seed, and over
+        samples otherwise.
         """
-        measures = [(each.run, _interval(getattr(each, name))) for each in self.measured]
-        by_run: dict[str | None, list[float]] = {}
-        for run, interval in measures:
-            by_run.setdefault(run, []).append(interval.value)
-        means = [math.fsum(values) / len(values) for values in by_run.values()]
-        if len(means) > 1:
-            return mean_and_error(means)
-        widths = [interval.high - interval.low for _, interval in measures]
-        return means[0], math.fsum(widths) / len(widths) / (2 * 1.96)
+        measures = [_interval(getattr(each, name)) for each in self.measured]
+        if len(measures) > 1:
+            return mean_and_error([each.value for each in measures])
+        [only] = measures
+        return only.value, (only.high - only.low) / (2 * 1.96)
 
     @property
     def label(self) -> str:

@@ -21,7 +21,7 @@ from cdcd.data.sentences import Pieces, split_long
 from cdcd.evaluation.held_out import described, training_text
 from cdcd.evaluation.held_out_pairs import HeldOutPairs, Overlap, overlap
 from cdcd.evaluation.sweep import Setting, finished_row, tracked
-from cdcd.evaluation.systems import MODELS, Job, System, translation_jobs
+from cdcd.evaluation.systems import MODELS, Job, System, jobs_of
 from cdcd.evaluation.translation_report import (
     Difference,
     Exact,
@@ -105,7 +105,8 @@ class TranslationEvaluation:
         baseline_settings: Sequence[Setting] = ({},),
     ) -> TranslationReport:
         """Computes every row that is not in the folder `out` yet."""
-        jobs = self._jobs(settings, baseline_settings)
+        count = self.counts[-1]
+        jobs = jobs_of(self.systems, self.base, settings, baseline_settings, count)
         how_scored = signatures(self.corpus)
         overlaps = self._overlaps()
         rows: list[TranslationRow] = []
@@ -127,16 +128,6 @@ class TranslationEvaluation:
             remarks=list(self._remarks(rows, overlaps)),
             compared=[*rows[0].texts, *(row.label for row in of_baseline[:1])],
         )
-
-    def _jobs(self, settings: Sequence[Setting], baseline_settings: Sequence[Setting]) -> list[Job]:
-        """Returns all rows, with their settings checked before the first is computed."""
-        # A sweep may hold a setting that is a row anyway.
-        different: dict[tuple[str, str], Job] = {}
-        for each in self.systems:
-            base, sweep = ({}, baseline_settings) if each.is_baseline else (self.base, settings)
-            for job in translation_jobs(each, base, sweep, self.counts[-1]):
-                different.setdefault((job.names["system"], repr(job.settings)), job)
-        return list(different.values())
 
     def _overlaps(self) -> dict[str, Overlap | None]:
         """Counts the test set's sentences that each run trained on, once for each training set."""
