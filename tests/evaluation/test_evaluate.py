@@ -81,11 +81,12 @@ def rows(markov):
     rest = torch.arange(2 * NUM_SAMPLES) >= NUM_SAMPLES
     assert torch.equal(all_held_out.where(~rest).tokens, evaluation.real.tokens)
     training = training_sequences(evaluation.run, evaluation.tokenizer)
+    first = evaluation.systems[0]
     samples = [
-        Samples("data", {}, "held-out text", evaluation.real),
-        Samples("other", {}, "other held-out text", all_held_out.where(rest)),
-        Samples("shuffled", {}, "control", shuffled(evaluation.real)),
-        Samples("spliced", {}, "control", spliced(evaluation.real, training)),
+        Samples("data", {}, "held-out text", evaluation.real, first),
+        Samples("other", {}, "other held-out text", all_held_out.where(rest), first),
+        Samples("shuffled", {}, "control", shuffled(evaluation.real), first),
+        Samples("spliced", {}, "control", spliced(evaluation.real, training), first),
     ]
     return {row.system: row for row in evaluation._rows(samples)}
 
@@ -323,7 +324,6 @@ def test_copies_are_looked_for_in_what_a_systems_own_run_trained_on(place):
     drawn = {
         s.source: s.system.config
         for s in evaluation._all_samples(jobs_of(evaluation.systems, {}, [{"num_steps": 1}], []))
-        if s.system
     }
     for run in runs:
         assert drawn[f"{run}, seed 0"] == cdcd.load(run).config
@@ -708,7 +708,7 @@ def test_texts_are_scored_by_what_counts(place):
     config = EvaluationConfig(num_samples=12, mauve=False, matches=False)
     evaluation = Evaluation([place / "run"], str(place / "judge"), config, console=silent())
     real: Texts = evaluation.real
-    [row] = evaluation._rows([Samples("data", {}, "held-out text", real)])
+    [row] = evaluation._rows([Samples("data", {}, "held-out text", real, evaluation.systems[0])])
     logits = cdcd.load(place / "judge").model(real.tokens)
     nll = -torch.log_softmax(logits, -1).gather(-1, real.tokens[..., None])[..., 0]
     expected = float(nll[real.is_generated].mean())

@@ -1,1 +1,1 @@
-"""Exact oracles, metrics and plots."""
+"""Evaluation of trained models: systems, held-out text, judges, sweeps, reports and pictures."""

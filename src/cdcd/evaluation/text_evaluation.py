@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 from rich.console import Console
 
-from cdcd.config import RunConfig
 from cdcd.data.sequences import Sequences
 from cdcd.evaluation.exact import exact_scores
 from cdcd.evaluation.held_out import (
@@ -70,14 +69,14 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Real text, or a set of samples of a system under one setting."""
+    """A set of samples of a system under one setting, or real text."""
 
     name: str
     settings: Setting
     source: str
     texts: Texts
-    system: System | None = None
-    """The system that they are drawn from."""
+    system: System
+    """The system that drew them; real text is looked for in the training set of the first one."""
 
     @property
     def label(self) -> str:
@@ -174,7 +173,7 @@ class Evaluation:
     # Samples
 
     def _all_samples(self, jobs: Sequence[Job]) -> Iterator[Samples]:
-        yield Samples("data", {}, "held-out text", self.real)
+        yield Samples("data", {}, "held-out text", self.real, self.systems[0])
         for job, _ in tracked(jobs, self.console, "sampling"):
             yield self._sampled(job)
 
@@ -235,16 +234,13 @@ class Evaluation:
         return self.judge.features(texts)
 
     def _matches(self, sets: Sequence[Samples]) -> dict[Samples, MatchSummary]:
-        """Looks for each system's samples in its training set, with one pass over a training set.
-
-        Real text is looked for in that of the first system.
-        """
+        """Looks for each system's samples in its training set, with one pass over a training set."""
         by_text: dict[Any, list[Samples]] = {}
         for each in sets:
-            by_text.setdefault(training_text(self._trained(each)), []).append(each)
+            by_text.setdefault(training_text(each.system.config), []).append(each)
         matches = {}
         for group in by_text.values():
-            training = training_sequences(self._trained(group[0]), self.tokenizer)
+            training = training_sequences(group[0].system.config, self.tokenizer)
             lengths = longest_matches(
                 torch.cat([each.texts.tokens for each in group]),
                 torch.cat([each.texts.is_generated for each in group]),
@@ -254,9 +250,6 @@ class Evaluation:
             for each, part in zip(group, parts, strict=True):
                 matches[each] = summarise_matches(part, each.texts.is_generated)
         return matches
-
-    def _trained(self, samples: Samples) -> RunConfig:
-        return self.run if samples.system is None else samples.system.config
 
     # The rest of the report
 

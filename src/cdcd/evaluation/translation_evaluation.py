@@ -277,14 +277,10 @@ class TranslationEvaluation:
         known = [each for each in overlaps.values() if each is not None]
         if known:
             pairs, sources = (max(getattr(e, n) for e in known) for n in ("pairs", "sources"))
-            yield (
-                f"of the test set's pairs {pairs} were trained on, of its sources {sources}"
-                + (", by the run that knows most" if len(known) > 1 else "")
-            )
+            yield f"trained on: at most {pairs} of the test set's pairs, {sources} of its sources"
         if unknown := [run for run, each in overlaps.items() if each is None]:
             yield f"the training pairs of {', '.join(unknown)} are not there: not compared"
-        num_too_long = max(row.num_too_long for row in rows)
-        if num_too_long:
+        if num_too_long := max(row.num_too_long for row in rows):
             num_unread = max(row.num_unread for row in rows)
             yield (
                 f"{num_too_long} sentences are too long for a model: translated in pieces; of "
