@@ -503,6 +503,12 @@ def test_splits_that_are_not_there_or_were_trained_on(prepared):
         held_out_pairs(moved)
 
 
+def test_files_without_a_line_are_no_test_set(tmp_path):
+    (tmp_path / "empty").touch()
+    with pytest.raises(ValueError, match="the test set has 0 sources and 0 references"):
+        held_out_pairs(CONFIG, files=(tmp_path / "empty", tmp_path / "empty"))
+
+
 def test_a_run_whose_pairs_have_gone_is_tested_on_files(prepared, tmp_path):
     moved, place = prepared_config(prepared, "moved"), tmp_path / "out"
     held_out = held_out_pairs(moved, files=(prepared / "a.en", prepared / "a.de"), num_sentences=4)

@@ -58,8 +58,8 @@ def held_out_pairs(
     """
     direction, remarks = None, ()
     if files is not None:
-        sides = [Documents(str(file), unit="line", errors="strict") for file in files]
-        pairs, name = list(ParallelDocuments(*sides)), ", ".join(file.name for file in files)
+        lines = [Documents(str(file), unit="line", errors="strict") for file in files]
+        pairs, name = list(ParallelDocuments(*lines)), ", ".join(file.name for file in files)
     elif run.data.source == BUILT_IN_PAIRS:
         pairs, name = _built_in(run.data, split, num_sentences or BUILT_IN_SENTENCES)
         direction = run.data.languages
@@ -70,8 +70,8 @@ def held_out_pairs(
         name, remarks = f"{dataset.path.name}, {split}", tuple(_lost(dataset, split))
     if num_sentences is not None and num_sentences < len(pairs):
         name += f", the first {num_sentences:,} of {len(pairs):,}"
-    sources, references = zip(*pairs[:num_sentences], strict=True)
-    corpus = Corpus(list(sources), list(references), *run.data.direction)
+    sources, references = ([pair[i] for pair in pairs[:num_sentences]] for i in (0, 1))
+    corpus = Corpus(sources, references, *run.data.direction)
     return HeldOutPairs(corpus, name, direction, remarks)
 
 
