@@ -33,7 +33,7 @@ from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.monitoring import Stopped
 from cdcd.training.run import resume
-from cdcd.training.tasks import AutoregressiveTask
+from cdcd.training.tasks import AutoregressiveTextTask
 from cdcd.training.trainer import Trainer
 from cdcd.training.validation import TokenReport
 
@@ -127,7 +127,7 @@ def task():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return AutoregressiveTask(config, model, device=torch.device("cpu"), dtype=torch.float32)
+    return AutoregressiveTextTask(config, model, device=torch.device("cpu"), dtype=torch.float32)
 
 
 PADDED = torch.tensor([[5, 6, 7, EOS, PAD, PAD], [5, EOS, PAD, PAD, PAD, PAD], [5, 6, 7, 8, 9, 10]])
@@ -155,7 +155,9 @@ def test_validation_does_not_depend_on_the_batch(task, batch_size):
     config = replace(
         task.config, training=replace(task.config.training, batch_size=batch_size, accumulate=1)
     )
-    other = AutoregressiveTask(config, task.model, device=torch.device("cpu"), dtype=torch.float32)
+    other = AutoregressiveTextTask(
+        config, task.model, device=torch.device("cpu"), dtype=torch.float32
+    )
     assert other.validate(PADDED).loss == pytest.approx(task.validate(PADDED).loss, rel=1e-6)
 
 
@@ -307,7 +309,7 @@ def fake_losses(monkeypatch: pytest.MonkeyPatch, losses: dict[int, float]) -> No
     def faked(trainer: Trainer, *arguments):
         report = TokenReport(losses[trainer.step], 1)
         with monkeypatch.context() as patch:
-            patch.setattr(AutoregressiveTask, "validate", lambda *_: report)
+            patch.setattr(AutoregressiveTextTask, "validate", lambda *_: report)
             return validate(trainer, *arguments)
 
     monkeypatch.setattr(Trainer, "_validate", faked)

@@ -12,7 +12,7 @@ from cdcd.data.vocabulary import PAD
 from cdcd.diffusion.logits import take
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.training.logging import read_metrics
-from cdcd.training.tasks import DiffusionTask
+from cdcd.training.tasks import DiffusionTextTask
 from cdcd.training.validation import LevelReport, ValidationReport, validate
 
 VOCAB = 6
@@ -74,7 +74,7 @@ def test_early_stopping_and_the_log_follow_the_fixed_levels(tmp_path, monkeypatc
         level = LevelReport(1.0, 9.0, 0.5, 1.0, at_levels[trainer.step])
         return ValidationReport([level], 9.0 - trainer.step, 9.0)
 
-    monkeypatch.setattr(DiffusionTask, "validate", faked)
+    monkeypatch.setattr(DiffusionTextTask, "validate", faked)
     assert trainer.train() == 1.0
     assert trainer.step == 10
     assert trainer.run.steps()[-1] == 4

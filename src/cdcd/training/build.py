@@ -12,9 +12,10 @@ from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import make_engine
 from cdcd.training.tasks import (
     AnyNetwork,
-    AutoregressiveTask,
-    DiffusionNetwork,
-    DiffusionTask,
+    AutoregressiveTextTask,
+    AutoregressiveTranslationTask,
+    DiffusionTextTask,
+    DiffusionTranslationTask,
     Task,
 )
 
@@ -52,6 +53,12 @@ def make_task(
     if engine.is_sharded:
         compile_blocks(model.blocks, config.training.compile, device)
     settings = {"device": device, "dtype": dtype, "engine": engine, "world": world}
-    if isinstance(model, DiffusionNetwork):
-        return DiffusionTask(config, model, **settings)
-    return AutoregressiveTask(config, model, **settings)
+    match model:
+        case DiffusionTextNetwork():
+            return DiffusionTextTask(config, model, **settings)
+        case DiffusionTranslationNetwork():
+            return DiffusionTranslationTask(config, model, **settings)
+        case AutoregressiveTextNetwork():
+            return AutoregressiveTextTask(config, model, **settings)
+        case AutoregressiveTranslationNetwork():
+            return AutoregressiveTranslationTask(config, model, **settings)

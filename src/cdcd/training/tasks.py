@@ -1,4 +1,4 @@
-"""The two tasks of a Trainer: to train a diffusion network, or an autoregressive one.
+"""The four tasks of a Trainer: a diffusion or an autoregressive network, of text or of translations.
 
 A task owns the network, its random inputs, its loss, and what is fitted beside it (the time warp). The
 Trainer sees batches, gradients and checkpoints, and never asks which task it has.
@@ -34,10 +34,15 @@ from cdcd.training.optimiser import Optimiser, make_optimiser
 from cdcd.training.parallel import Engine
 from cdcd.training.validation import Report, TokenReport, validate
 
-DiffusionNetwork = DiffusionTextNetwork | DiffusionTranslationNetwork
-AutoregressiveNetwork = AutoregressiveTextNetwork | AutoregressiveTranslationNetwork
-AnyNetwork = DiffusionNetwork | AutoregressiveNetwork
+AnyNetwork = (
+    DiffusionTextNetwork
+    | DiffusionTranslationNetwork
+    | AutoregressiveTextNetwork
+    | AutoregressiveTranslationNetwork
+)
 N = TypeVar("N", bound=AnyNetwork)
+D = TypeVar("D", DiffusionTextNetwork, DiffusionTranslationNetwork)
+A = TypeVar("A", AutoregressiveTextNetwork, AutoregressiveTranslationNetwork)
 
 
 class Task(Generic[N]):
@@ -116,10 +121,10 @@ class Task(Generic[N]):
         return None
 
 
-class DiffusionTask(Task[DiffusionNetwork]):
+class DiffusionTextTask(Task[D]):
     """Score interpolation (§3.1) with the time warp that is fitted beside it (§3.3)."""
 
-    def __init__(self, config: RunConfig, model: DiffusionNetwork, **settings: Any) -> None:
+    def __init__(self, config: RunConfig, model: D, **settings: Any) -> None:
         super().__init__(config, model, **settings)
         self.warp = TimeWarp(config.warp, config.process).to(self.device)
         self.warp_optimiser = make_optimiser(self.warp, (0.9, 0.99))
@@ -142,11 +147,8 @@ class DiffusionTask(Task[DiffusionNetwork]):
     def condition(
         self, tokens: Int[Tensor, "batch seq"], is_dropped: Bool[Tensor, " batch"] | None = None
     ) -> Condition | None:
-        """Returns the encoded sources of translations; some are hidden in training, for guidance."""
-        if not isinstance(self.model, DiffusionTranslationNetwork):
-            return None
-        with self.network.precision():
-            return self.model.encode(self.sources(tokens), is_dropped)
+        """Returns what the network is given beside the sequence."""
+        return None
 
     def num_targets(self, tokens: Int[Tensor, "batch seq"], draws: Draws) -> Int[Tensor, ""]:
         return draws.is_noisy.sum()
@@ -180,15 +182,28 @@ class DiffusionTask(Task[DiffusionNetwork]):
         return t
 
 
-class AutoregressiveTask(Task[AutoregressiveNetwork]):
-    """Next-token prediction, the baselines of Tables 3 and 4 and the judge; padding is not predicted."""
+class DiffusionTranslationTask(DiffusionTextTask[DiffusionTranslationNetwork]):
+    """Score interpolation of the target, given the source (§4.4); some sources are hidden, for guidance."""
+
+    def condition(
+        self, tokens: Int[Tensor, "batch both"], is_dropped: Bool[Tensor, " batch"] | None = None
+    ) -> Condition:
+        """Returns the encoded sources."""
+        with self.network.precision():
+            return self.model.encode(self.sources(tokens), is_dropped)
+
+
+class AutoregressiveTextTask(Task[A]):
+    """Next-token prediction, the baseline of Table 3 and the judge; padding is not predicted."""
+
+    def logits(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch targets vocab"]:
+        """Returns the predictions of the targets."""
+        return self.network(tokens)
 
     def token_losses(self, tokens: Int[Tensor, "batch seq"]) -> tuple[Tensor, Tensor]:
         """Returns the loss in training and −ln p of each target, zero in the padding."""
-        targets = self.targets(tokens)
-        sources = [self.sources(tokens)] if self.source_length else []
-        logits = self.network(*sources, targets)
-        return token_losses(logits, targets, self.config.training.label_smoothing)
+        smoothing = self.config.training.label_smoothing
+        return token_losses(self.logits(tokens), self.targets(tokens), smoothing)
 
     def num_targets(self, tokens: Int[Tensor, "batch seq"], draws: None) -> Int[Tensor, ""]:
         return is_predicted(self.targets(tokens)).sum()
@@ -205,6 +220,13 @@ class AutoregressiveTask(Task[AutoregressiveNetwork]):
         ]
         total, count = (torch.stack(column).sum() for column in zip(*sums, strict=True))
         return TokenReport(float(total / count), int(count))
+
+
+class AutoregressiveTranslationTask(AutoregressiveTextTask[AutoregressiveTranslationNetwork]):
+    """Next-token prediction of the target, given the source: the baseline of Table 4."""
+
+    def logits(self, tokens: Int[Tensor, "batch both"]) -> Float[Tensor, "batch targets vocab"]:
+        return self.network(self.sources(tokens), self.targets(tokens))
 
 
 def seed_dropout(seed: int, step: int, world: World) -> None:
