@@ -28,7 +28,7 @@ from cdcd.config import RunConfig
 from cdcd.inference.load import load
 from cdcd.inference.text_model import TextModel
 from cdcd.networks.precision import choose_device
-from cdcd.settings import check_ranges, unknown
+from cdcd.settings import Batch, OpenShare, Repeats, Scale, Settings, Size, unknown
 
 Row = dict[str, Any]
 
@@ -37,26 +37,26 @@ COUNTED_SAMPLES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleBenchConfig:
+class SampleBenchConfig(Settings):
     """Settings of the measurement of sampling."""
 
-    batch: int = 64
+    batch: Batch = 64
     """Sequences at a time."""
-    repeats: int = 5
+    repeats: Repeats = 5
     """Batches that are timed, after one that compiles and captures: their median is reported."""
-    given: float = 0.25
+    given: OpenShare = 0.25
     """Share of each sequence that is given: its beginning."""
-    guidance: float = 2.0
+    guidance: Scale = 2.0
     """Guidance scale of the guided samples."""
     compile: Literal["auto", "on", "graphs", "off"] | None = None
     """Treatment of the diffusion model's network calls; none: graphs on a GPU, off on a CPU."""
-    matrix_size: int | None = None
+    matrix_size: Size | None = None
     """Size of the matrix product that the rate is compared with; none: 8192 on a GPU, 2048 on a CPU."""
     rows: str | None = None
     """Names of the rows to measure, separated by commas; none: every row."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, at_least={1: ("batch", "repeats", "matrix_size")}, inner_share=["given"])
+        super().__post_init__()
         if self.guidance == 1:
             raise ValueError("guidance is 1, which is none: choose another scale")
 

@@ -27,7 +27,7 @@ from cdcd.benchmarks.measure import (
 from cdcd.benchmarks.shapes import describe, synthetic_run
 from cdcd.config import RunConfig
 from cdcd.networks.precision import choose_device, choose_dtype
-from cdcd.settings import check_ranges, override
+from cdcd.settings import Repeats, Settings, Size, override
 from cdcd.training.trainer import Trainer
 
 COUNTED_ROWS = 8
@@ -35,20 +35,20 @@ COUNTED_ROWS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainBenchConfig:
+class TrainBenchConfig(Settings):
     """Settings of the measurement of training."""
 
-    steps: int = 50
+    steps: Repeats = 50
     """Steps that are timed, in all."""
-    warmup: int = 10
+    warmup: Repeats = 10
     """Steps before them that are not timed; the first compiles."""
-    repeats: int = 5
+    repeats: Repeats = 5
     """Equal stretches of the timed steps; their median is reported."""
-    matrix_size: int | None = None
+    matrix_size: Size | None = None
     """Size of the matrix product that the rate is compared with; none: 8192 on a GPU, 2048 on a CPU."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, at_least={1: ("steps", "warmup", "repeats", "matrix_size")})
+        super().__post_init__()
         if self.steps % self.repeats:
             raise ValueError(f"steps ({self.steps}) must be a multiple of repeats ({self.repeats})")
 

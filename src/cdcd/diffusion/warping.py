@@ -20,64 +20,59 @@ Nothing here knows of tokens or networks. To use it with another diffusion model
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from cdcd.diffusion.process import ProcessConfig
+from cdcd.settings import (
+    BelowOne,
+    Bounds,
+    OpenShare,
+    Rate,
+    Repeats,
+    Settings,
+    Share,
+    Temperature,
+)
 
 Coordinate = Literal["linear", "log"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarpConfig:
+class WarpConfig(Settings, section="warp"):
     """Time warping in training."""
 
     train: bool = True
     """Draw training noise levels from the warp; off: uniformly in the reference coordinate."""
     bins: Coordinate = "linear"
     """Reference coordinate: `linear` in t (the paper) or `log` (uniform in ln t; starts short runs well)."""
-    num_bins: int = 100
+    num_bins: Repeats = 100
     """Number N of linear pieces."""
-    min_bin: float = 1e-5
+    min_bin: OpenShare = 1e-5
     """Added to every bin's width before renormalising, for stability (App. A.1)."""
-    temperature: float = 1.0
+    temperature: Temperature = 1.0
     """Temperature T of the distribution of training noise levels (App. A.6)."""
-    uniformity: float = 0.0
+    uniformity: Share = 0.0
     """Weight μ of a uniform distribution mixed in after the temperature (App. A.6)."""
-    beta_a: float = 1.0
+    beta_a: Rate = 1.0
     """First parameter α of the Beta CDF S that the loss should follow in u (§6.3); 1, 1 is linear."""
-    beta_b: float = 1.0
+    beta_b: Rate = 1.0
     """Second parameter β of the Beta CDF."""
-    learning_rate: float = 0.01
+    learning_rate: Rate = 0.01
     """Learning rate of the warp's own Adam."""
-    average_decay: float = 0.99
-    """Decay of the moving average of the logits, from which noise levels are drawn."""
-    max_importance: float = 10.0
+    average_decay: BelowOne = 0.99
+    """BelowOne of the moving average of the logits, from which noise levels are drawn."""
+    max_importance: Annotated[float, Bounds(1, 1_000_000)] = 10.0
     """Importance weights, normalised to mean 1, are clipped here."""
 
     def __post_init__(self) -> None:
-        _check_warp(self.temperature, self.uniformity, "warp.")
-        if self.num_bins < 1:
-            raise ValueError(f"warp.num_bins is {self.num_bins}, it must be at least 1")
-        if not 0 < self.min_bin * self.num_bins < 1:
-            raise ValueError(
-                f"warp.min_bin is {self.min_bin}, it must be positive and below 1 / num_bins"
-            )
-        if not 0 <= self.average_decay < 1:
-            raise ValueError(f"warp.average_decay is {self.average_decay}, it must be in [0, 1)")
-        if self.max_importance < 1:
-            raise ValueError(f"warp.max_importance is {self.max_importance}, it must be at least 1")
+        super().__post_init__()
+        if not self.min_bin * self.num_bins < 1:
+            raise ValueError(f"warp.min_bin is {self.min_bin}, it must be below 1 / num_bins")
         beta_cdf(torch.tensor(0.5), self.beta_a, self.beta_b)
-
-
-def _check_warp(temperature: float, uniformity: float, prefix: str) -> None:
-    if temperature <= 0:
-        raise ValueError(f"{prefix}temperature is {temperature}, it must be positive")
-    if not 0 <= uniformity <= 1:
-        raise ValueError(f"{prefix}uniformity is {uniformity}, it must be between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -142,7 +137,6 @@ class NoiseSchedule:
 
     def adjusted(self, *, temperature: float = 1.0, uniformity: float = 0.0) -> "NoiseSchedule":
         """Applies the temperature first, then the uniformity (App. A.6)."""
-        _check_warp(temperature, uniformity, "warp_")
         cdf = self.cdf if temperature == 1.0 else self.cdf.tempered(temperature)
         cdf = cdf if uniformity == 0.0 else cdf.mixed(uniformity)
         return NoiseSchedule(cdf, self.process, self.bins)
