@@ -10,16 +10,17 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import itertools
 import math
 import textwrap
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import (
     Annotated,
     Any,
     Literal,
-    NoReturn,
     TypeAlias,
     TypeVar,
     Union,
@@ -48,24 +49,6 @@ def unknown(category: str, name: str, known: Iterable[str]) -> ValueError:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
     return ValueError(f"unknown {category} {name}; {hint}")
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser that answers a mistake with one line, the nearest option and exit code 2."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(allow_abbrev=False, **kwargs)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        parsed, extra = self.parse_known_args(args, namespace)
-        if extra:
-            verb = getattr(parsed, "parser", self)
-            options = [name for name in verb._option_string_actions if name.startswith("--")]
-            verb.error(str(unknown("option", extra[0].split("=")[0], options)))
-        return parsed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +97,8 @@ Repeats = Annotated[int, Bounds(1, 1_000_000)]
 Count = Annotated[int, Bounds(1, 1_000_000_000)]
 """Steps of training, or documents, of which there is at least one."""
 Steps = Annotated[int, Bounds(0, 1_000_000_000)]
+Large = Annotated[int, Bounds(1, 1 << 40)]
+"""Bytes and tokens of a corpus."""
 VocabSize = Annotated[int, Bounds(2, 1 << 24)]
 
 
@@ -164,13 +149,17 @@ def refuse_without_effect(names: Iterable[str], effects: Effects) -> None:
                 raise ValueError(f"{name} has no effect here: it needs {condition}; leave it out")
 
 
-@cache
 def field_docs(cls: type) -> dict[str, str]:
     """Returns the docstring under each field of a dataclass."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
+    return docs_of(body)
+
+
+def docs_of(definition: ast.ClassDef) -> dict[str, str]:
+    """Returns the docstring under each field of a class, from its source."""
     docs = {}
-    for field, after in zip(body.body, body.body[1:], strict=False):
+    for field, after in itertools.pairwise(definition.body):
         match field, after:
             case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(text)):
                 docs[name] = inspect.cleandoc(str(text))
@@ -226,29 +215,54 @@ def add_options(
             continue
         if group is parser and section:
             group = parser.add_argument_group(section.rstrip("."), inspect.getdoc(cls))
-        group.add_argument(
-            f"--{section}{field.name}".replace("_", "-"),
-            dest=f"{section}{field.name}",
-            type=_converter(hint),
-            default=argparse.SUPPRESS,
-            metavar=_metavar(hint),
-            help=_help(docs.get(field.name, ""), hint),
-        )
+        add_option(group, f"{section}{field.name}", hint, docs.get(field.name, ""))
+
+
+def add_option(parser: Any, name: str, hint: Any, doc: str) -> None:
+    """Adds the option of one field, which is absent from the result where it is not given."""
+    parser.add_argument(
+        f"--{name}".replace("_", "-"),
+        dest=name,
+        # Its bounds are checked with the whole section: the message names both.
+        type=argument(hint, None),
+        default=argparse.SUPPRESS,
+        metavar=_metavar(hint),
+        help=_help(doc, hint),
+    )
+
+
+def add_number(parser: Any, name: str, hint: Any, text: str, **more: Any) -> None:
+    """Adds an option that is a bounded number, and no field of a dataclass."""
+    parser.add_argument(
+        name,
+        metavar=_metavar(hint),
+        type=argument(hint, bounds_of(hint)),
+        help=_help(text, hint),
+        **more,
+    )
+
+
+def argument(hint: Any, bounds: Bounds | None = None) -> Callable[[str], Any]:
+    """Returns the function that reads a command-line argument of a type; none is empty."""
+
+    def parse(text: str) -> Any:
+        if not text:
+            raise argparse.ArgumentTypeError("it is empty")
+        try:
+            value: Any = Path(text) if hint is Path else convert(text, hint)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        if bounds and (limit := bounds.broken_by(value)):
+            raise argparse.ArgumentTypeError(f"it is {value}, it must be {limit}")
+        return value
+
+    return parse
 
 
 def _help(doc: str, hint: Any) -> str:
     bounds = bounds_of(hint)
-    return (f"{doc} ({bounds})" if bounds else doc).replace("%", "%%")
-
-
-def _converter(hint: Any) -> Any:
-    def parse(text: str) -> Any:
-        try:
-            return convert(text, hint)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return parse
+    stop = "." if doc.endswith(".") else ""
+    return (f"{doc.rstrip('.')} ({bounds}){stop}" if bounds else doc).replace("%", "%%")
 
 
 def _metavar(hint: Any) -> str:

@@ -134,7 +134,7 @@ def options_in(text: str) -> set[str]:
 
 
 def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
-    assert cdcd_main("sample", "--help") == 0
+    assert cdcd_main("sample", "--help-all") == 0
     own = {"num-samples", "seed", "batch-size", "checkpoint", "device", "dtype", "json"}
     own |= {
         "compile",
@@ -155,7 +155,7 @@ def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
 
 
 def test_the_options_of_train_are_the_fields_of_a_run(capsys):
-    assert cdcd_main("train", "--help") == 0
+    assert cdcd_main("train", "--help-all") == 0
     fields = {
         f"{section}.{name}".replace("_", "-")
         for section, values in dataclasses.asdict(RunConfig()).items()

@@ -1,6 +1,5 @@
 """`cdcd info`: describes a run."""
 
-import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +12,6 @@ from rich.table import Table
 from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
-
-
-def info_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
 def info(options: Any) -> None:

@@ -5,11 +5,10 @@ from typing import Annotated, Any
 
 from cdcd.data.prepare.reading import Unit
 from cdcd.data.prepare.reading_pairs import is_built_in
-from cdcd.settings import BelowOne, Bounds, Count, Seed, Settings, VocabSize
+from cdcd.settings import BelowOne, Bounds, Count, Large, Seed, Settings, VocabSize
 
 LIMITS = ("max_source_length", "max_target_length", "max_ratio")
 ONLY_PAIRS = ("valid_target_source", "test_target_source", *LIMITS)
-Large = Annotated[int, Bounds(1, 1 << 40)]
 
 
 @dataclass(frozen=True, kw_only=True)
