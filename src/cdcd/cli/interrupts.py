@@ -1,11 +1,11 @@
-"""Ctrl-C at any time: at once where nothing is begun, else by a KeyboardInterrupt that cleans up."""
+"""Ctrl-C at any time: at once where nothing is begun, else by a KeyboardInterrupt that cleans up.
+
+This module is the first to be imported: until then, Python answers with a traceback.
+"""
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 EXIT_CODE = 128 + signal.SIGINT
 received: list[int] = []
@@ -19,24 +19,23 @@ def say_interrupted() -> int:
     return EXIT_CODE
 
 
-def leave_at_once(number: int, frame: FrameType | None) -> None:
+def leave_at_once(number: int, frame: object) -> None:
     """Ends the process: the handler while modules are imported, which need no cleaning up."""
     os._exit(say_interrupted())
 
 
-def _note(number: int, frame: FrameType | None) -> None:
+def _note(number: int, frame: object) -> None:
     received.append(number)
     raise KeyboardInterrupt
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Lets Ctrl-C raise KeyboardInterrupt, if the process would leave at once otherwise."""
-    if signal.getsignal(signal.SIGINT) is not leave_at_once:
-        yield
-        return
-    signal.signal(signal.SIGINT, _note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, leave_at_once)
+class Interruptible:
+    """A context in which Ctrl-C raises KeyboardInterrupt, if the process would leave at once otherwise."""
+
+    def __enter__(self) -> None:
+        if signal.getsignal(signal.SIGINT) is leave_at_once:
+            signal.signal(signal.SIGINT, _note)
+
+    def __exit__(self, *_: object) -> None:
+        if signal.getsignal(signal.SIGINT) is _note:
+            signal.signal(signal.SIGINT, leave_at_once)

@@ -12,7 +12,7 @@ from typing import Any
 import cdcd
 from cdcd._version import __version__
 from cdcd.cli.errors import exit_code, quietly
-from cdcd.cli.interrupts import interruptible
+from cdcd.cli.interrupts import Interruptible
 from cdcd.cli.messages import say
 from cdcd.cli.parser import HELP_ALL, Parser
 
@@ -151,7 +151,7 @@ def _act(verb: Verb, options: Any) -> int:
     from cdcd.training.distributed import SaidElsewhere
     from cdcd.training.monitoring import Stopped
 
-    with interruptible():
+    with Interruptible():
         try:
             action(options)
         except SaidElsewhere as said:
