@@ -41,13 +41,19 @@ RENAMED = {
 """Names of earlier versions."""
 
 
+MOST_NAMED = 20
+"""Names that a message lists."""
+
+
 def unknown(category: str, name: str, known: Iterable[str]) -> ValueError:
     """Returns an error that names an unknown option, preset or other, and the nearest known one."""
     known = sorted(known)
     if former := RENAMED.get(name.lstrip("-").rpartition(".")[2].replace("-", "_")):
         return ValueError(f"unknown {category} {name}; it is {former} now")
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    more = f" and {len(known) - MOST_NAMED} others" if len(known) > MOST_NAMED else ""
+    listed = ", ".join(known[:MOST_NAMED]) + more
+    hint = f"did you mean {near[0]}?" if near else f"known: {listed}"
     return ValueError(f"unknown {category} {name}; {hint}")
 
 

@@ -3,11 +3,12 @@
 Nothing is imported here but what answers Ctrl-C: the rest takes seconds.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
 
-from cdcd.cli.interrupts import leave_at_once
+from cdcd.cli.interrupts import EXIT_CODE, leave_at_once
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,4 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, leave_at_once)
     from cdcd.cli.verbs import run
 
-    return run(sys.argv[1:] if arguments is None else list(arguments))
+    code = run(sys.argv[1:] if arguments is None else list(arguments))
+    if arguments is None and code == EXIT_CODE:
+        # All is cleaned up, and Python would take another second to end.
+        os._exit(code)
+    return code

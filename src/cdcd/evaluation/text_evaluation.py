@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from rich.console import Console
@@ -41,6 +41,7 @@ from cdcd.metrics.entropy import first_tokens, text_statistics
 from cdcd.metrics.intervals import pooled_entropy_interval, ratio_interval
 from cdcd.metrics.matches import MatchSummary, longest_matches, summarise_matches
 from cdcd.metrics.mauve import mauve
+from cdcd.settings import Batch, Bounds, Repeats, Seed, Settings
 from cdcd.training.validation import validate
 
 NUM_EXAMPLES = 8
@@ -48,7 +49,7 @@ FEWEST_FOR_MAUVE = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
+class EvaluationConfig(Settings):
     """The way in which samples are drawn and measured."""
 
     protocol: Literal["half", "random"] = "half"
@@ -59,13 +60,13 @@ class EvaluationConfig:
     autoregressive model then never ends a document (§6.5)."""
     split: str = "auto"
     """Held-out part of a prepared data set; `auto`: test where there is one, else valid."""
-    num_samples: int = 1024
+    num_samples: Annotated[int, Bounds(2, 1_000_000)] = 1024
     """Samples for each setting and seed."""
-    num_seeds: int = 1
+    num_seeds: Repeats = 1
     """Sets of samples for each run and setting."""
-    seed: int = 0
+    seed: Seed = 0
     """First seed."""
-    batch_size: int = 256
+    batch_size: Batch = 256
     """Sequences at a time."""
     mauve: bool = True
     """Measure MAUVE from the judge's features."""
@@ -77,11 +78,6 @@ class EvaluationConfig:
     """Find the longest match of each sample with the training set."""
     controls: bool = False
     """Also measure shuffled text and pieces of the training set."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("num_samples", 2), ("num_seeds", 1), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least {least}")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rich.console import Console
 
@@ -58,39 +58,38 @@ from cdcd.metrics.bleu import (
     utility_for,
 )
 from cdcd.metrics.mbr import mbr_batch
+from cdcd.settings import Batch, Bounds, Seed, Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationConfig:
+class TranslationConfig(Settings):
     """The way in which translations are drawn and measured."""
 
     split: str = "test"
     """Held-out part of the runs' pairs: `test`, or `valid` to choose settings by."""
-    num_sentences: int | None = None
+    num_sentences: Annotated[int, Bounds(2, 1_000_000_000)] | None = None
     """Sentences of the test set, the first ones; default: all, of `numerals` 500."""
     counts: tuple[int, ...] = (1,)
     """Numbers of samples for each sentence that minimum Bayes-risk decoding chooses from."""
     utility: Literal["bleu", "chrf"] = "bleu"
     """Similarity by which minimum Bayes-risk decoding compares samples."""
-    processes: int = 1
+    processes: Annotated[int, Bounds(1, 4_096)] = 1
     """Processes that compare samples."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the noise."""
-    batch_size: int = 64
+    batch_size: Batch = 64
     """Translations at a time."""
-    num_resamples: int = 1000
+    num_resamples: Annotated[int, Bounds(100, 1_000_000)] = 1000
     """Resamples of each bootstrap interval."""
     controls: bool = False
     """Also score texts with known defects: copies of the source, shuffled, doubled and missing words."""
 
     def __post_init__(self) -> None:
-        limits = {"num_sentences": 2, "processes": 1, "batch_size": 1, "num_resamples": 100}
-        for name, least in limits.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} is {value}, it must be at least {least}")
-        if not self.counts or min(self.counts) < 1:
-            raise ValueError(f"counts are {list(self.counts)}; give numbers of samples from 1 on")
+        super().__post_init__()
+        if not self.counts or not 1 <= min(self.counts) <= max(self.counts) <= 1_000_000:
+            raise ValueError(
+                f"counts are {list(self.counts)}; give numbers of samples from 1 to 1,000,000"
+            )
 
 
 class TranslationEvaluation:
