@@ -147,6 +147,18 @@ def test_plot(run, tmp_path, capsys):
         assert path.stat().st_size > 5_000
 
 
+def test_plot_of_an_empty_text(run, tmp_path, monkeypatch):
+    generate = TextModel.generate
+
+    def empty(*arguments, ignore_eos=False, **more):
+        generated = generate(*arguments, ignore_eos=ignore_eos, **more)
+        return generated if ignore_eos else [Generated("", (), (), (0, 0))]
+
+    monkeypatch.setattr(TextModel, "generate", empty)
+    assert cdcd_main("plot", run, "--out", tmp_path) == 0
+    assert (tmp_path / "denoising.png").stat().st_size > 5_000
+
+
 # Options
 
 

@@ -31,6 +31,9 @@ def draw_run(path: Path, out: Path | None = None, *, prompt: str = "", seed: int
     if isinstance(model, DiffusionTextModel):
         trace = Trace()
         sample = model.generate(canvas, seed=seed, callback=trace)[0]
+        if not sample.tokens:
+            # An empty text has no picture: what follows its end has one.
+            sample = model.generate(canvas, seed=seed, ignore_eos=True)[0]
         pictures.append(out / "denoising.png")
         plot_denoising(trace, sample.tokens, sample.is_given, model.tokenizer.piece, pictures[-1])
     return pictures

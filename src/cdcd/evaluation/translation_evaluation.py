@@ -88,7 +88,7 @@ class TranslationConfig(Settings):
         super().__post_init__()
         if not self.counts or not 1 <= min(self.counts) <= max(self.counts) <= 1_000_000:
             raise ValueError(
-                f"counts are {list(self.counts)}; give numbers of samples from 1 to 1,000,000"
+                f"counts are {list(self.counts)}; give numbers of samples from 1 on, at most 1,000,000"
             )
 
 
