@@ -59,23 +59,30 @@ def unknown(category: str, name: str, known: Iterable[str]) -> ValueError:
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """The range of a number, both ends finite; `without` names the ends that are left out."""
+    """The range of a number, both ends finite; without the ends in `without`, with the numbers in `also`."""
 
     least: int | float
     most: int | float
     without: tuple[int, ...] = ()
+    also: tuple[int, ...] = ()
 
     def broken_by(self, number: int | float) -> str | None:
         """Returns the limit that a number breaks, in words."""
+        if number in self.also:
+            return None
         if not number >= self.least or (number == self.least and number in self.without):
-            return f"{'above' if self.least in self.without else 'at least'} {_digits(self.least)}"
+            limit = "above" if self.least in self.without else "at least"
+            return f"{limit} {_digits(self.least)}{self._besides()}"
         if not number <= self.most or (number == self.most and number in self.without):
             return f"{'below' if self.most in self.without else 'at most'} {_digits(self.most)}"
         return None
 
     def __str__(self) -> str:
         without = f", without {' and '.join(map(_digits, self.without))}" if self.without else ""
-        return f"from {_digits(self.least)} to {_digits(self.most)}{without}"
+        return f"from {_digits(self.least)} to {_digits(self.most)}{without}{self._besides()}"
+
+    def _besides(self) -> str:
+        return f", or {' or '.join(map(_digits, self.also))}" if self.also else ""
 
 
 def _digits(number: int | float) -> str:
@@ -89,8 +96,8 @@ BelowOne = Annotated[float, Bounds(0, 1, without=(1,))]
 """Also of shares that must leave something."""
 Rate = Annotated[float, Bounds(0, 1_000, without=(0,))]
 Temperature = Annotated[float, Bounds(0.001, 1_000)]
-Greedy = Annotated[float, Bounds(0, 1_000)]
-"""A temperature at which 0 takes the most probable."""
+Greedy = Annotated[float, Bounds(0.001, 1_000, also=(0,))]
+"""A temperature at which 0 takes the most probable; the logits are divided by others."""
 Scale = Annotated[float, Bounds(-1_000, 1_000)]
 Weight = Annotated[float, Bounds(0, 1_000_000)]
 Seed = Annotated[int, Bounds(0, 2**63 - 1)]

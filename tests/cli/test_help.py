@@ -86,7 +86,8 @@ def test_bounds_are_shown(capsys):
     assert "--network.width INT Units of the residual stream (from 1 to 65,536)." in text
     assert "--training.average-decay FLOAT" in text
     assert "0: no average (from 0 to 1, without 1)." in text
-    assert str(Bounds(0.5, 2)) == "from 0.5 to 2"
+    assert "--decoding.temperature FLOAT Divisor of the logits; 0: always the most likely" in text
+    assert str(Bounds(0.5, 2, also=(0,))) == "from 0.5 to 2, or 0"
 
 
 def test_names_that_help_knows_are_those_of_the_library():

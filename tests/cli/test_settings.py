@@ -34,6 +34,11 @@ from cdcd.settings import (
         (Bounds(2, 1_000), [], {1_001: "at most 1,000", math.inf: "at most 1,000"}),
         (Bounds(0, 1, without=(0,)), [1e-9, 1], {0: "above 0", -1: "above 0", 1.1: "at most 1"}),
         (Bounds(0, 1, without=(1,)), [0, 0.9], {-0.1: "at least 0", 1: "below 1", 2: "below 1"}),
+        (
+            Bounds(0.1, 2, also=(0,)),
+            [0, 0.1],
+            {0.05: "at least 0.1, or 0", -1: "at least 0.1, or 0"},
+        ),
         (Bounds(1e-6, 1e6), [1.0], {0: "at least 1e-06", 2e6: "at most 1e\\+06"}),
     ],
 )
