@@ -48,7 +48,7 @@ _MAIN_TRAINING: Fields = {
 }
 _MAIN_EVALUATION: Fields = {
     ("evaluation/text_evaluation.py", "EvaluationConfig"): (
-        *("protocol", "split", "num_samples", "num_seeds", "seed", "batch_size", "mauve"),
+        *("protocol", "split", "num_samples", "seed", "batch_size", "mauve"),
     ),
     ("evaluation/translation_evaluation.py", "TranslationConfig"): ("num_sentences", "utility"),
     ("diffusion/sampling.py", "SamplingConfig"): ("num_steps", "score_temperature"),
