@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from cdcd.data.corpus import BUILT_IN, BUILT_IN_PAIRS
 from cdcd.data.sequences import is_dataset
@@ -14,11 +14,31 @@ from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.diffusion.warping import WarpConfig
 from cdcd.networks.diffusion_text import NetworkConfig
 from cdcd.networks.encoder_decoder import Seq2SeqConfig
-from cdcd.settings import Effects, check_ranges, from_dict
+from cdcd.settings import (
+    Batch,
+    BelowOne,
+    Bounds,
+    Count,
+    Effects,
+    Greedy,
+    Length,
+    OpenShare,
+    PositiveShare,
+    Rate,
+    Repeats,
+    Seed,
+    Settings,
+    Share,
+    Size,
+    Steps,
+    VocabSize,
+    Weight,
+    from_dict,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class DataConfig(Settings, section="data"):
     """The corpus, and how it becomes sequences of tokens."""
 
     source: str = "tales"
@@ -29,15 +49,15 @@ class DataConfig:
     tokenizer: Literal["auto", "words", "sentencepiece", "symbols", "bytes"] = "auto"
     """Tokenizer of a corpus that is not prepared: `words` splits at spaces and punctuation, `symbols` at
     spaces; `auto`: words for built-in corpora, else sentencepiece."""
-    vocab_size: int = 32_000
+    vocab_size: VocabSize = 32_000
     """Largest size of a vocabulary that is learnt from the corpus."""
-    length: int = 64
+    length: Length = 64
     """Tokens in a sequence; for translation, in the target, with its EOS and padding."""
-    source_length: int = 64
+    source_length: Length = 64
     """Largest number of tokens in a source, with its EOS; longer pairs are left out."""
     languages: str = "en-de"
     """Language tags of the pairs' sources and targets."""
-    subword_sampling: float = 0.0
+    subword_sampling: Share = 0.0
     """Subword regularisation: in training, words of sources are split into pieces at random, each split with
     its probability to this power (0.2 where pairs are few); 0: always the likeliest split."""
     reverse: bool = False
@@ -45,25 +65,18 @@ class DataConfig:
     layout: Literal["documents", "stream"] = "stream"
     """`documents`: every document starts a sequence, which is padded; `stream`: documents follow one another,
     cut into sequences."""
-    num_documents: int = 60_000
+    num_documents: Annotated[int, Bounds(2, 1_000_000_000)] = 60_000
     """Documents drawn from a built-in corpus."""
-    num_states: int = 12
+    num_states: Annotated[int, Bounds(2, 4_096)] = 12
     """Words of the `markov` language."""
-    valid_share: float = 0.05
+    valid_share: OpenShare = 0.05
     """Share of the documents held out for validation, if the corpus is not prepared."""
-    split_seed: int | None = None
+    split_seed: Seed | None = None
     """Seed of the split into documents to train on and held-out ones, if the corpus is not prepared, and
     of the documents of a built-in corpus; none: `training.seed`. With `--init-from`, the other run's."""
 
     def __post_init__(self) -> None:
-        sizes = ("length", "source_length", "vocab_size", "num_documents", "num_states")
-        check_ranges(
-            self,
-            "data",
-            at_least={2: sizes},
-            share=["subword_sampling"],
-            inner_share=["valid_share"],
-        )
+        super().__post_init__()
         if not re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", self.languages):
             raise ValueError(
                 f"data.languages is {self.languages!r}; give two language tags, such as en-de"
@@ -77,41 +90,41 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
+class TrainingConfig(Settings, section="training"):
     """Optimisation, precision, validation and checkpoints."""
 
-    steps: int = 1_000_000
+    steps: Steps = 1_000_000
     """Number of optimiser steps."""
-    batch_size: int = 1024
+    batch_size: Batch = 1024
     """Sequences in a step, over all ranks."""
-    accumulate: int = 1
+    accumulate: Batch = 1
     """Parts that every rank's share of the batch is computed in, to save memory; the result is the same."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     """Placement of the model under torchrun: the whole model on every rank (`ddp`), or a part on each (`fsdp`),
     for models that do not fit one GPU; `auto`: ddp. A single process holds the whole model."""
     optimiser: Literal["adam", "muon"] = "adam"
     """`adam` (the paper) or `muon` for the blocks' matrices, with Adam for the rest."""
-    learning_rate: float = 1e-4
+    learning_rate: Rate = 1e-4
     """Peak learning rate."""
-    beta1: float = 0.9
+    beta1: BelowOne = 0.9
     """Adam's decay of the first moment."""
-    beta2: float = 0.99
+    beta2: BelowOne = 0.99
     """Adam's decay of the second moment."""
-    momentum: float = 0.95
+    momentum: BelowOne = 0.95
     """Muon's momentum."""
-    label_smoothing: float = 0.0
+    label_smoothing: BelowOne = 0.0
     """Probability that the training target spreads evenly over all tokens; for autoregressive translators."""
     schedule: Literal["constant", "inverse_sqrt"] = "constant"
     """Learning rate after its warm-up: constant, or falling with the square root of the step."""
-    warmup_steps: int = 0
+    warmup_steps: Steps = 0
     """First steps, over which the learning rate rises linearly."""
-    decay_steps: int = 0
+    decay_steps: Steps = 0
     """Last steps, over which the learning rate falls linearly to zero."""
-    clip_norm: float = 1.0
+    clip_norm: Weight = 1.0
     """Largest norm of the gradient, without the warp's; 0: no clipping."""
-    average_decay: float = 0.0
-    """Decay of the moving average of the weights, which sampling uses; 0: no average."""
-    seed: int = 0
+    average_decay: BelowOne = 0.0
+    """BelowOne of the moving average of the weights, which sampling uses; 0: no average."""
+    seed: Seed = 0
     """Seed of everything random."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to train on; `auto`: the GPU if there is one."""
@@ -120,33 +133,21 @@ class TrainingConfig:
     compile: Literal["auto", "on", "graphs", "off"] = "auto"
     """`on`: compile the loss with torch.compile; `graphs`: also capture whole steps as a CUDA graph, which saves
     the time of launching small kernels (on one GPU; on several as `on`); `auto`: `graphs` on a GPU, else `off`."""
-    log_every: int = 10
+    log_every: Count = 10
     """Steps between lines of metrics.jsonl."""
-    validate_every: int = 5_000
+    validate_every: Steps = 5_000
     """Steps between validations; 0: only at the end."""
-    valid_sequences: int = 256
+    valid_sequences: Repeats = 256
     """Held-out sequences that a validation reads, at every noise level."""
-    checkpoint_every: int = 5_000
+    checkpoint_every: Steps = 5_000
     """Steps between checkpoints; 0: only at the end."""
-    keep_checkpoints: int = 3
+    keep_checkpoints: Repeats = 3
     """Number of checkpoints that are kept."""
-    patience: int = 0
+    patience: Steps = 0
     """Validations without a new best loss after which training stops and keeps the best; 0: never stop early."""
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            "training",
-            at_least={
-                1: ("batch_size", "accumulate", "log_every", "valid_sequences", "keep_checkpoints")
-            },
-            not_negative=(
-                *("steps", "warmup_steps", "decay_steps", "clip_norm", "patience"),
-                *("validate_every", "checkpoint_every"),
-            ),
-            positive=["learning_rate"],
-            below_one=("average_decay", "beta1", "beta2", "momentum", "label_smoothing"),
-        )
+        super().__post_init__()
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"training.batch_size ({self.batch_size}) must be a multiple of "
@@ -166,35 +167,29 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodingConfig:
+class DecodingConfig(Settings):
     """Autoregressive sampling: logits are divided by the temperature, then the top k, then the nucleus is kept."""
 
-    temperature: float = 1.0
+    temperature: Greedy = 1.0
     """Divisor of the logits; 0: always the most likely token."""
-    top_k: int = 0
+    top_k: Annotated[int, Bounds(0, 1 << 24)] = 0
     """Number of the most likely tokens that are kept; 0: all."""
-    nucleus: float = 1.0
+    nucleus: PositiveShare = 1.0
     """Probability mass of the most likely tokens that are kept."""
     suppress_eos: bool = False
     """Never end a document: every sequence is filled, as the paper does for MAUVE (§6.5)."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self, not_negative=("temperature", "top_k"), above_zero=["nucleus"])
-
 
 @dataclass(frozen=True, kw_only=True)
-class BeamConfig:
+class BeamConfig(Settings):
     """Beam search of autoregressive translators."""
 
-    beam_size: int = 4
+    beam_size: Annotated[int, Bounds(1, 1_000)] = 4
     """Hypotheses that are kept for a sentence."""
-    length_penalty: float = 0.6
+    length_penalty: Annotated[float, Bounds(-50, 50)] = 0.6
     """Exponent α of the length penalty: 0 compares plain ln p, larger values prefer longer targets."""
-    max_length: int | None = None
+    max_length: Size | None = None
     """Largest number of tokens in a target, with its EOS; none: the model's."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, at_least={1: ("beam_size", "max_length")})
 
     def penalty(self, length: int) -> float:
         """Returns the divisor of ln p of a target of this length."""
@@ -205,31 +200,24 @@ Decoder = Literal["ode", "mask-predict"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskPredictConfig:
+class MaskPredictConfig(Settings):
     """Mask-predict decoding of diffusion models trained with masks: confident predictions become given tokens."""
 
-    num_rounds: int = 40
+    num_rounds: Repeats = 40
     """Largest number of network calls; in each, an equal share of the tokens becomes given."""
-    temperature: float = 0.0
+    temperature: Greedy = 0.0
     """Temperature at which tokens, and lengths of translations, are drawn; 0: the most probable tokens, and
     lengths from the middle of their distribution, or spread evenly over it for several samples."""
-    num_lengths: int = 1
+    num_lengths: Size = 1
     """Lengths at which a translation is tried; the one with the highest confidence is kept. By default 1 where
     several samples are drawn, since they differ in length."""
-    confidence_weight: float = 0.0
+    confidence_weight: Weight = 0.0
     """Points of BLEU or chrF for each nat of confidence a token, where one of several translations is chosen;
     0: the likeness of the translations alone."""
 
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            at_least={1: ("num_rounds", "num_lengths")},
-            not_negative=("temperature", "confidence_weight"),
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(Settings):
     """Everything that defines a run."""
 
     task: Literal["text", "translation"] = "text"
@@ -253,6 +241,7 @@ class RunConfig:
     beam: BeamConfig = field(default_factory=BeamConfig)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         prefix = self.objective.prefix_length
         if prefix is not None and prefix >= self.data.length:
             raise ValueError(
@@ -275,7 +264,8 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
     values = {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
     for name, neutral in REMOVED.items():
         section, _, field_name = name.partition(".")
-        value = values.get(section, {}).pop(field_name, neutral)
+        fields = values.get(section)
+        value = fields.pop(field_name, neutral) if isinstance(fields, dict) else neutral
         if value != neutral:
             raise ValueError(
                 f"the run was trained with {name} {value}, which this version of cdcd no longer has; "
@@ -286,7 +276,9 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
 
 def _with_decoder(values: dict[str, Any]) -> dict[str, Any]:
     """Returns a configuration in which mask-predict decoding is no solver, called `settle`, any more."""
-    sampling = values.get("sampling", {})
+    sampling = values.get("sampling")
+    if not isinstance(sampling, dict):
+        return values
     former = {"temperature": "settle_temperature", "num_lengths": "settle_lengths"}
     moved = {new: sampling.pop(old) for new, old in former.items() if old in sampling}
     if sampling.get("solver") == "settle":

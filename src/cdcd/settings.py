@@ -10,15 +10,17 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import itertools
 import math
 import textwrap
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import (
+    Annotated,
     Any,
     Literal,
-    NoReturn,
     TypeAlias,
     TypeVar,
     Union,
@@ -39,69 +41,112 @@ RENAMED = {
 """Names of earlier versions."""
 
 
+MOST_NAMED = 20
+"""Names that a message lists."""
+
+
 def unknown(category: str, name: str, known: Iterable[str]) -> ValueError:
     """Returns an error that names an unknown option, preset or other, and the nearest known one."""
     known = sorted(known)
     if former := RENAMED.get(name.lstrip("-").rpartition(".")[2].replace("-", "_")):
         return ValueError(f"unknown {category} {name}; it is {former} now")
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    more = f" and {len(known) - MOST_NAMED} others" if len(known) > MOST_NAMED else ""
+    listed = ", ".join(known[:MOST_NAMED]) + more
+    hint = f"did you mean {near[0]}?" if near else f"known: {listed}"
     return ValueError(f"unknown {category} {name}; {hint}")
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser that answers a mistake with one line, the nearest option and exit code 2."""
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """The range of a number, both ends finite; without the ends in `without`, with the numbers in `also`."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(allow_abbrev=False, **kwargs)
+    least: int | float
+    most: int | float
+    without: tuple[int, ...] = ()
+    also: tuple[int, ...] = ()
 
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
+    def broken_by(self, number: int | float) -> str | None:
+        """Returns the limit that a number breaks, in words."""
+        if number in self.also:
+            return None
+        if not number >= self.least or (number == self.least and number in self.without):
+            limit = "above" if self.least in self.without else "at least"
+            return f"{limit} {_digits(self.least)}{self._besides()}"
+        if not number <= self.most or (number == self.most and number in self.without):
+            return f"{'below' if self.most in self.without else 'at most'} {_digits(self.most)}"
+        return None
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        parsed, extra = self.parse_known_args(args, namespace)
-        if extra:
-            verb = getattr(parsed, "parser", self)
-            options = [name for name in verb._option_string_actions if name.startswith("--")]
-            verb.error(str(unknown("option", extra[0].split("=")[0], options)))
-        return parsed
+    def __str__(self) -> str:
+        without = f", without {' and '.join(map(_digits, self.without))}" if self.without else ""
+        return f"from {_digits(self.least)} to {_digits(self.most)}{without}{self._besides()}"
+
+    def _besides(self) -> str:
+        return f", or {' or '.join(map(_digits, self.also))}" if self.also else ""
 
 
-def check_ranges(
-    config: Any,
-    section: str = "",
-    *,
-    at_least: Mapping[int, Iterable[str]] | None = None,
-    positive: Iterable[str] = (),
-    not_negative: Iterable[str] = (),
-    share: Iterable[str] = (),
-    inner_share: Iterable[str] = (),
-    below_one: Iterable[str] = (),
-    above_zero: Iterable[str] = (),
-) -> None:
-    """Raises an error where a named field is out of its range; None is in every range.
+def _digits(number: int | float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
 
-    The ranges are x > 0 (positive), x ≥ 0 (not_negative), [0, 1] (share), (0, 1) (inner_share),
-    [0, 1) (below_one) and (0, 1] (above_zero).
-    """
-    limits = [
-        (names, lambda x, least=least: x >= least, f"be at least {least}")
-        for least, names in (at_least or {}).items()
-    ]
-    limits += [
-        (positive, lambda x: x > 0, "be positive"),
-        (not_negative, lambda x: x >= 0, "not be negative"),
-        (share, lambda x: 0 <= x <= 1, "be between 0 and 1"),
-        (inner_share, lambda x: 0 < x < 1, "be between 0 and 1"),
-        (below_one, lambda x: 0 <= x < 1, "be at least 0 and below 1"),
-        (above_zero, lambda x: 0 < x <= 1, "be above 0 and at most 1"),
-    ]
-    for names, is_allowed, limit in limits:
-        for name in names:
-            value = getattr(config, name)
-            if value is not None and not is_allowed(value):
-                prefix = f"{section}." if section else ""
-                raise ValueError(f"{prefix}{name} is {value}, it must {limit}")
+
+Share = Annotated[float, Bounds(0, 1)]
+OpenShare = Annotated[float, Bounds(0, 1, without=(0, 1))]
+PositiveShare = Annotated[float, Bounds(0, 1, without=(0,))]
+BelowOne = Annotated[float, Bounds(0, 1, without=(1,))]
+"""Also of shares that must leave something."""
+Rate = Annotated[float, Bounds(0, 1_000, without=(0,))]
+Temperature = Annotated[float, Bounds(0.001, 1_000)]
+Greedy = Annotated[float, Bounds(0.001, 1_000, also=(0,))]
+"""A temperature at which 0 takes the most probable; the logits are divided by others."""
+Scale = Annotated[float, Bounds(-1_000, 1_000)]
+Weight = Annotated[float, Bounds(0, 1_000_000)]
+Seed = Annotated[int, Bounds(0, 2**63 - 1)]
+Size = Annotated[int, Bounds(1, 65_536)]
+"""Units, heads and tokens of one sequence."""
+Length = Annotated[int, Bounds(2, 65_536)]
+Batch = Annotated[int, Bounds(1, 1_048_576)]
+Repeats = Annotated[int, Bounds(1, 1_000_000)]
+"""Steps of sampling, samples, seeds: work that is done again and again."""
+Count = Annotated[int, Bounds(1, 1_000_000_000)]
+"""Steps of training, or documents, of which there is at least one."""
+Steps = Annotated[int, Bounds(0, 1_000_000_000)]
+Large = Annotated[int, Bounds(1, 1 << 40)]
+"""Bytes and tokens of a corpus."""
+VocabSize = Annotated[int, Bounds(2, 1 << 24)]
+
+
+class Settings:
+    """The base of all dataclasses of settings: a number is checked against the bounds in its type."""
+
+    section = ""
+
+    def __init_subclass__(cls, *, section: str = "") -> None:
+        cls.section = f"{section}." if section else ""
+
+    def __post_init__(self) -> None:
+        for name, hint in hints_of(type(self)).items():
+            value, bounds = getattr(self, name), bounds_of(hint)
+            if bounds and value is not None and (limit := bounds.broken_by(value)):
+                raise ValueError(f"{self.section}{name} is {value}, it must be {limit}")
+            if value == "":
+                raise ValueError(f"{self.section}{name} is empty; give a value or leave it out")
+
+
+@cache
+def hints_of(cls: type) -> dict[str, Any]:
+    """Returns the types of a dataclass's fields, with their bounds."""
+    return get_type_hints(cls, include_extras=True)
+
+
+def bounds_of(hint: Any) -> Bounds | None:
+    """Returns the bounds in a type, also in one that may be none."""
+    if get_origin(hint) is Annotated:
+        return next(each for each in hint.__metadata__ if isinstance(each, Bounds))
+    return next(filter(None, map(bounds_of, get_args(hint))), None) if _is_union(hint) else None
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (types.UnionType, Union)
 
 
 Effects: TypeAlias = Sequence[tuple[bool, str, Sequence[str]]]
@@ -117,13 +162,17 @@ def refuse_without_effect(names: Iterable[str], effects: Effects) -> None:
                 raise ValueError(f"{name} has no effect here: it needs {condition}; leave it out")
 
 
-@cache
 def field_docs(cls: type) -> dict[str, str]:
     """Returns the docstring under each field of a dataclass."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
+    return docs_of(body)
+
+
+def docs_of(definition: ast.ClassDef) -> dict[str, str]:
+    """Returns the docstring under each field of a class, from its source."""
     docs = {}
-    for field, after in zip(body.body, body.body[1:], strict=False):
+    for field, after in itertools.pairwise(definition.body):
         match field, after:
             case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(text)):
                 docs[name] = inspect.cleandoc(str(text))
@@ -131,26 +180,23 @@ def field_docs(cls: type) -> dict[str, str]:
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """Checks a value, or the text of one, against a type hint, and returns the value."""
+    """Checks a value, or the text of one, against a type, and returns the value; its bounds are not checked."""
     choices = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return convert(value, choices[0])
     if get_origin(hint) is Literal:
         if value not in choices:
             raise unknown("choice", str(value), map(str, choices))
         return value
-    if get_origin(hint) in (types.UnionType, Union):
+    if _is_union(hint):
         if value is None or value == "none":
             return None
         return convert(value, next(arg for arg in choices if arg is not type(None)))
     if hint is bool:
-        names = {"true": True, "false": False, True: True, False: False}
-        if value not in names:
+        if not isinstance(value, bool) and value not in ("true", "false"):
             raise ValueError(f"{value!r} is neither true nor false")
-        return names[value]
-    if (
-        hint in (int, float)
-        and isinstance(value, int | float | str)
-        and not isinstance(value, bool)
-    ):
+        return value in (True, "true")
+    if hint in (int, float) and type(value) in (int, float, str):
         return _number(value, hint)
     if hint is str and isinstance(value, str):
         return value
@@ -158,21 +204,20 @@ def convert(value: Any, hint: Any) -> Any:
 
 
 def _number(value: int | float | str, hint: type[int] | type[float]) -> int | float:
-    error = ValueError(f"{value!r} is not {'a whole' if hint is int else 'a finite'} number")
     try:
         number = hint(value)
+        if math.isfinite(number) and (number == value or not isinstance(value, float)):
+            return number
     except (ValueError, OverflowError):
-        raise error from None
-    if not math.isfinite(number) or (isinstance(value, float) and number != value):
-        raise error
-    return number
+        pass
+    raise ValueError(f"{value!r} is not {'a whole' if hint is int else 'a finite'} number")
 
 
 def add_options(
     parser: argparse.ArgumentParser, cls: type, *, section: str = "", leave_out: Iterable[str] = ()
 ) -> None:
     """Adds one option for each field of a dataclass; nested dataclasses become sections."""
-    hints, docs = get_type_hints(cls), field_docs(cls)
+    hints, docs = hints_of(cls), field_docs(cls)
     group = parser
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
@@ -183,30 +228,62 @@ def add_options(
             continue
         if group is parser and section:
             group = parser.add_argument_group(section.rstrip("."), inspect.getdoc(cls))
-        group.add_argument(
-            f"--{section}{field.name}".replace("_", "-"),
-            dest=f"{section}{field.name}",
-            type=_converter(hint),
-            default=argparse.SUPPRESS,
-            metavar=_metavar(hint),
-            help=docs.get(field.name, "").replace("%", "%%"),
-        )
+        add_option(group, f"{section}{field.name}", hint, docs.get(field.name, ""))
 
 
-def _converter(hint: Any) -> Any:
+def add_option(parser: Any, name: str, hint: Any, doc: str) -> None:
+    """Adds the option of one field, which is absent from the result where it is not given."""
+    parser.add_argument(
+        f"--{name}".replace("_", "-"),
+        dest=name,
+        # Its bounds are checked with the whole section: the message names both.
+        type=argument(hint, None),
+        default=argparse.SUPPRESS,
+        metavar=_metavar(hint),
+        help=_help(doc, hint),
+    )
+
+
+def add_number(parser: Any, name: str, hint: Any, text: str, **more: Any) -> None:
+    """Adds an option that is a bounded number, and no field of a dataclass."""
+    parser.add_argument(
+        name,
+        metavar=_metavar(hint),
+        type=argument(hint, bounds_of(hint)),
+        help=_help(text, hint),
+        **more,
+    )
+
+
+def argument(hint: Any, bounds: Bounds | None = None) -> Callable[[str], Any]:
+    """Returns the function that reads a command-line argument of a type; none is empty."""
+
     def parse(text: str) -> Any:
+        if not text:
+            raise argparse.ArgumentTypeError("it is empty")
         try:
-            return convert(text, hint)
+            value: Any = Path(text) if hint is Path else convert(text, hint)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
+        if bounds and (limit := bounds.broken_by(value)):
+            raise argparse.ArgumentTypeError(f"it is {value}, it must be {limit}")
+        return value
 
     return parse
+
+
+def _help(doc: str, hint: Any) -> str:
+    bounds = bounds_of(hint)
+    stop = "." if doc.endswith(".") else ""
+    return (f"{doc.rstrip('.')} ({bounds}){stop}" if bounds else doc).replace("%", "%%")
 
 
 def _metavar(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, get_args(hint))) + "}"
-    if get_origin(hint) in (types.UnionType, Union):
+    if get_origin(hint) is Annotated:
+        return _metavar(get_args(hint)[0])
+    if _is_union(hint):
         return "|".join(map(_metavar, get_args(hint)))
     names = {bool: "true|false", int: "INT", float: "FLOAT", type(None): "none"}
     return names.get(hint, "TEXT")
@@ -219,7 +296,7 @@ def chosen(namespace: argparse.Namespace, cls: type) -> dict[str, Any]:
 
 
 def _names(cls: type, section: str = "") -> Iterator[str]:
-    for name, hint in get_type_hints(cls).items():
+    for name, hint in hints_of(cls).items():
         if dataclasses.is_dataclass(hint):
             yield from _names(hint, f"{section}{name}.")  # pyright: ignore[reportArgumentType]
         else:
@@ -238,7 +315,7 @@ def override(config: T, changes: Mapping[str, Any]) -> T:
         if rest:
             nested.setdefault(name, {})[rest] = value
         else:
-            own[name] = convert(value, get_type_hints(type(config))[name])
+            own[name] = _converted(name, value, hints_of(type(config))[name])
     own |= {name: override(getattr(config, name), inner) for name, inner in nested.items()}
     return dataclasses.replace(config, **own)  # pyright: ignore[reportArgumentType]
 
@@ -258,11 +335,20 @@ def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
     """Builds a dataclass from JSON, checking names and types; a missing field takes its default."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{values!r} is not a section of settings")
-    hints = get_type_hints(cls)
+    hints = hints_of(cls)
     arguments: dict[str, Any] = {}
     for name, value in values.items():
         if name not in hints:
             raise unknown("setting", name, hints)
         nested = dataclasses.is_dataclass(hints[name])
-        arguments[name] = from_dict(hints[name], value) if nested else convert(value, hints[name])  # pyright: ignore[reportArgumentType]
+        arguments[name] = (
+            from_dict(hints[name], value) if nested else _converted(name, value, hints[name])
+        )
     return cls(**arguments)
+
+
+def _converted(name: str, value: Any, hint: Any) -> Any:
+    try:
+        return convert(value, hint)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None

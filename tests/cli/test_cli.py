@@ -9,9 +9,11 @@ from forks import end_of, fork_cdcd
 from tiny import cdcd_main, cdcd_process, contents, tiny_config, tiny_options, train_tiny
 
 import cdcd
+from cdcd.cli.info import own_settings, print_description
 from cdcd.config import DecodingConfig, MaskPredictConfig, RunConfig
 from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.inference.text_model import Generated, TextModel
+from cdcd.settings import override
 from cdcd.training.checkpoint import RunDirectory
 
 
@@ -31,7 +33,9 @@ def model(run):
 
 def test_train_is_the_library(tmp_path, capsys):
     assert cdcd_main("train", "--out", tmp_path / "cli", *tiny_options()) == 0
-    assert re.search(r"validation loss \d\.\d+; try: cdcd sample", capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert re.search(r"validation loss \d\.\d+; try: cdcd sample", said)
+    assert re.search(r"step 4/6 .* tokens/s +\d+:\d\d:\d\d left\n", said)
     train_tiny(tmp_path / "python")
     assert RunDirectory(tmp_path / "cli").config == tiny_config()
     for part in ("checkpoints", "tokenizer", "config.json"):
@@ -113,7 +117,24 @@ def test_info(run, capsys):
     assert cdcd_main("info", run) == 0
     text = capsys.readouterr().out
     assert f"{parameters:,}" in text
-    assert re.search(r"num_bins +10\b", text)
+    assert re.search(r"warp.num_bins +10\b", text)
+    assert "settings that differ from the defaults" in text
+    assert len(text.splitlines()) < 60
+
+
+def test_info_shows_what_the_model_uses_and_changes(run, tmp_path, capsys):
+    changes = {"model": "autoregressive", "training.beta2": 0.5, "warp.num_bins": 7}
+    config = override(RunConfig(), changes | {"decoding.top_k": 3, "data.source": "\x1b[31m[red]"})
+    assert own_settings(config) == {
+        "model": "autoregressive",
+        "data.source": "\x1b[31m[red]",
+        "training.beta2": 0.5,
+        "decoding.top_k": 3,
+    }
+    print_description({"run": str(run), "config": dataclasses.asdict(config)})
+    text = capsys.readouterr().out
+    assert r"\x1b[31m[red]" in text
+    assert "\x1b" not in text
 
 
 def test_plot(run, tmp_path, capsys):
@@ -126,6 +147,18 @@ def test_plot(run, tmp_path, capsys):
         assert path.stat().st_size > 5_000
 
 
+def test_plot_of_an_empty_text(run, tmp_path, monkeypatch):
+    generate = TextModel.generate
+
+    def empty(*arguments, ignore_eos=False, **more):
+        generated = generate(*arguments, ignore_eos=ignore_eos, **more)
+        return generated if ignore_eos else [Generated("", (), (), (0, 0))]
+
+    monkeypatch.setattr(TextModel, "generate", empty)
+    assert cdcd_main("plot", run, "--out", tmp_path) == 0
+    assert (tmp_path / "denoising.png").stat().st_size > 5_000
+
+
 # Options
 
 
@@ -134,7 +167,7 @@ def options_in(text: str) -> set[str]:
 
 
 def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
-    assert cdcd_main("sample", "--help") == 0
+    assert cdcd_main("sample", "--help-all") == 0
     own = {"num-samples", "seed", "batch-size", "checkpoint", "device", "dtype", "json"}
     own |= {
         "compile",
@@ -155,7 +188,7 @@ def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
 
 
 def test_the_options_of_train_are_the_fields_of_a_run(capsys):
-    assert cdcd_main("train", "--help") == 0
+    assert cdcd_main("train", "--help-all") == 0
     fields = {
         f"{section}.{name}".replace("_", "-")
         for section, values in dataclasses.asdict(RunConfig()).items()

@@ -2,36 +2,130 @@
 
 import json
 import math
-from types import SimpleNamespace
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
 
 import pytest
 from paths import ROOT
 
+from cdcd.benchmarks.sample import SampleBenchConfig
+from cdcd.benchmarks.train import TrainBenchConfig
 from cdcd.config import RunConfig, effects, read_config
+from cdcd.data.prepare import PrepareConfig
+from cdcd.evaluation.text_evaluation import EvaluationConfig
+from cdcd.evaluation.translation_evaluation import TranslationConfig
 from cdcd.presets import PRESETS, preset
-from cdcd.settings import check_ranges, flatten, override, refuse_without_effect
+from cdcd.settings import (
+    Bounds,
+    Settings,
+    bounds_of,
+    convert,
+    flatten,
+    hints_of,
+    override,
+    refuse_without_effect,
+)
 
 
 @pytest.mark.parametrize(
-    ("ranges", "allowed", "refused", "limit"),
+    ("bounds", "allowed", "refused"),
     [
-        ({"at_least": {2: ["x"]}}, [2, 9, None], [1, 1.9, math.nan], "be at least 2"),
-        ({"positive": ["x"]}, [1e-9, None], [0, -1, math.nan], "be positive"),
-        ({"not_negative": ["x"]}, [0, 3], [-1e-9, math.nan], "not be negative"),
-        ({"share": ["x"]}, [0, 0.5, 1], [-0.1, 1.1, math.nan], "be between 0 and 1"),
-        ({"inner_share": ["x"]}, [0.1, 0.9], [0, 1, math.nan], "be between 0 and 1"),
-        ({"below_one": ["x"]}, [0, 0.9], [-0.1, 1, math.nan], "be at least 0 and below 1"),
-        ({"above_zero": ["x"]}, [0.1, 1], [0, 1.1, math.nan], "be above 0 and at most 1"),
+        (Bounds(2, 1_000), [2, 9, 1_000], {1: "at least 2", math.nan: "at least 2"}),
+        (Bounds(2, 1_000), [], {1_001: "at most 1,000", math.inf: "at most 1,000"}),
+        (Bounds(0, 1, without=(0,)), [1e-9, 1], {0: "above 0", -1: "above 0", 1.1: "at most 1"}),
+        (Bounds(0, 1, without=(1,)), [0, 0.9], {-0.1: "at least 0", 1: "below 1", 2: "below 1"}),
+        (
+            Bounds(0.1, 2, also=(0,)),
+            [0, 0.1],
+            {0.05: "at least 0.1, or 0", -1: "at least 0.1, or 0"},
+        ),
+        (Bounds(1e-6, 1e6), [1.0], {0: "at least 1e-06", 2e6: "at most 1e\\+06"}),
     ],
 )
-def test_ranges(ranges, allowed, refused, limit):
+def test_bounds(bounds, allowed, refused):
+    @dataclass(frozen=True, kw_only=True)
+    class Example(Settings, section="example"):
+        x: Annotated[float, bounds] | None = None
+
+    Example()
     for value in allowed:
-        check_ranges(SimpleNamespace(x=value), **ranges)
-    for value in refused:
-        with pytest.raises(ValueError, match=rf"^x is {value}, it must {limit}$"):
-            check_ranges(SimpleNamespace(x=value), **ranges)
-        with pytest.raises(ValueError, match=rf"^data\.x is {value}, "):
-            check_ranges(SimpleNamespace(x=value), "data", **ranges)
+        Example(x=value)
+    for value, limit in refused.items():
+        with pytest.raises(ValueError, match=rf"^example\.x is {value}, it must be {limit}$"):
+            Example(x=value)
+
+
+def all_settings(base=Settings):
+    return [
+        each
+        for cls in base.__subclasses__()
+        for each in (cls, *all_settings(cls))
+        if cls.__module__.startswith("cdcd.")
+    ]
+
+
+NUMBERS = [
+    (cls, name, hint)
+    for cls in all_settings()
+    for name, hint in hints_of(cls).items()
+    if name != "counts"
+    and {int, float}
+    & {hint, *get_args(hint), *(a for arg in get_args(hint) for a in get_args(arg))}
+]
+
+
+def test_the_settings_are_found():
+    benches = {TrainBenchConfig, SampleBenchConfig}
+    evaluations = {EvaluationConfig, TranslationConfig}
+    assert {RunConfig, PrepareConfig} | benches | evaluations <= set(all_settings())
+    assert len(NUMBERS) > 80
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "hint"),
+    [pytest.param(*row, id=f"{row[0].__name__}.{row[1]}") for row in NUMBERS],
+)
+def test_every_number_is_bounded_on_both_sides(cls, name, hint):
+    """Also where the class has checks of its own."""
+    bounds = bounds_of(hint)
+    required = {"source": "x"} if cls is PrepareConfig else {}
+    full = rf"^{cls.section}{name} is"
+    for value in (bounds.least - 1, bounds.most * 2 + 1):
+        with pytest.raises(ValueError, match=rf"{full} {value}, it must be (at|above|below)"):
+            cls(**required, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        *(
+            (value, int)
+            for value in (None, [], {}, True, "x", "9" * 5_000, 1.5, math.inf, math.nan)
+        ),
+        *((value, float) for value in (None, [], False, "inf", "nan", "", 10**400, "1e999")),
+        *((value, bool) for value in (1, 0, None, "yes", [], {})),
+        *((value, str) for value in (None, 1, [])),
+        *((value, Literal["a", "b"]) for value in (None, [], {}, 1, "c")),
+        ([], int | None),
+    ],
+)
+def test_a_value_of_another_type_is_a_value_error(value, hint):
+    with pytest.raises(ValueError, match=r"is not|is neither|unknown choice"):
+        convert(value, hint)
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], 1, "x", {"steps": None}, {"steps": "x"}, {"nested": {}}]
+)
+def test_a_damaged_section_of_a_configuration_is_a_value_error(value):
+    for section in ("training", "sampling", "objective"):
+        with pytest.raises(ValueError, match=r"is not|unknown setting"):
+            read_config({section: value})
+
+
+def test_an_empty_text_is_refused():
+    with pytest.raises(ValueError, match=r"^data\.source is empty"):
+        override(RunConfig(), {"data.source": ""})
 
 
 # Settings without effect: a setting, changes with which it has one, and changes with which it has none.

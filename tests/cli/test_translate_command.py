@@ -232,10 +232,10 @@ def assert_refused(place, capfd, message, *arguments):
         (("--source", "{place}/binary.txt"), "binary.txt, line 2 holds a zero byte"),
         (("--source", "{place}/long.txt", "--long", "refuse"), "lines 2, 4: longer than the 32"),
         (("--source", "{place}/endless.txt"), "line 2: a sentence is longer than the 32 tokens"),
-        (("--num-samples", 0), "num_samples is 0, it must be at least 1"),
-        (("--batch-size", 0), "batch_size is 0, it must be at least 1"),
-        (("--utility", "meteor"), "invalid choice: 'meteor'"),
-        (("--long", "cut"), "invalid choice: 'cut'"),
+        (("--num-samples", 0), "--num-samples: it is 0, it must be at least 1"),
+        (("--batch-size", 0), "--batch-size: it is 0, it must be at least 1"),
+        (("--utility", "meteor"), "unknown choice meteor; known: bleu, chrf"),
+        (("--long", "cut"), "unknown choice cut; known: refuse, skip, split"),
         (("--num-steps", 0), "num_steps is 0, it must be at least 1"),
         (("--beam-size", 3), "beam_size is a setting of beam search, not of decoder ode"),
         (("--temperature", 0.5), "temperature is a setting of decoder mask-predict and autoreg"),
@@ -310,7 +310,7 @@ def test_without_sacrebleu(place, capfd, monkeypatch):
 
 
 def test_the_options_are_the_fields_of_all_settings(capsys):
-    assert cdcd_main("translate", "--help") == 0
+    assert cdcd_main("translate", "--help-all") == 0
     shown = set(re.findall(r"^  --([a-z-]+)", capsys.readouterr().out, flags=re.MULTILINE))
     own = {"source", "out", "num-samples", "seed", "batch-size", "utility", "long", "checkpoint"}
     own |= {"device", "dtype", "compile", "json", "decoder"}

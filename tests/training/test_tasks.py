@@ -262,7 +262,7 @@ def assert_refused(capsys, message: str, *arguments: object) -> None:
         ),
         (("sample", "--num-steps", 9), "num_steps is a setting of decoder ode, not of"),
         (("sample", "--guidance-scale", 2), "guidance_scale is a setting of decoder ode, not of"),
-        (("sample", "--temperature", -1), "temperature is -1.0, it must not be negative"),
+        (("sample", "--temperature", -1), "temperature is -1.0, it must be at least 0.001, or 0"),
         (("sample", "--nucleus", 0), "nucleus is 0.0, it must be above 0"),
     ],
 )
@@ -281,7 +281,7 @@ def test_what_an_autoregressive_model_cannot_do(run, capsys, arguments, message)
             AUTOREGRESSIVE | {"training.patience": 2},
             "training.patience counts validations: set training.validate_every above 0",
         ),
-        ({"training.patience": -1}, "training.patience is -1, it must not be negative"),
+        ({"training.patience": -1}, "training.patience is -1, it must be at least 0"),
     ],
 )
 def test_bad_settings(tmp_path, capsys, changes, message):

@@ -26,7 +26,7 @@ from cdcd.config import RunConfig
 from cdcd.inference.load import load
 from cdcd.inference.text_model import TextModel
 from cdcd.networks.precision import choose_device
-from cdcd.settings import check_ranges, override, unknown
+from cdcd.settings import Batch, Repeats, Settings, override, unknown
 
 Row = tuple[str, int, dict[str, Any]]
 """The family of a row's model, the batch and the settings."""
@@ -38,20 +38,17 @@ COUNTED_SAMPLES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleBenchConfig:
+class SampleBenchConfig(Settings):
     """Settings of the measurement of sampling."""
 
-    batch: int = 64
+    batch: Batch = 64
     """Sequences at a time."""
-    repeats: int = 5
+    repeats: Repeats = 5
     """Batches that are timed, after one that compiles and captures: their median is reported."""
     compile: Literal["auto", "on", "graphs", "off"] | None = None
     """Treatment of the diffusion model's network calls; none: graphs on a GPU, off on a CPU."""
     rows: str | None = None
     """Names of the rows to measure, separated by commas; none: every row."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, at_least={1: ("batch", "repeats")})
 
 
 def load_random(config: RunConfig, **options: Any) -> TextModel:

@@ -24,7 +24,7 @@ from cdcd.benchmarks.shapes import describe, random_tokens, synthetic_run
 from cdcd.config import RunConfig
 from cdcd.data.sequences import InMemory
 from cdcd.networks.precision import choose_device, choose_dtype
-from cdcd.settings import check_ranges, override
+from cdcd.settings import Repeats, Settings, override
 from cdcd.training.trainer import Trainer
 
 NUM_BATCHES, NUM_VALID = 4, 8
@@ -33,18 +33,18 @@ COUNTED_ROWS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainBenchConfig:
+class TrainBenchConfig(Settings):
     """Settings of the measurement of training."""
 
-    steps: int = 50
+    steps: Repeats = 50
     """Steps that are timed, in all."""
-    warmup: int = 10
+    warmup: Repeats = 10
     """Steps before them that are not timed; the first compiles."""
-    repeats: int = 5
+    repeats: Repeats = 5
     """Equal stretches of the timed steps; their median is reported."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, at_least={1: ("steps", "warmup", "repeats")})
+        super().__post_init__()
         if self.steps % self.repeats:
             raise ValueError(f"steps ({self.steps}) must be a multiple of repeats ({self.repeats})")
 

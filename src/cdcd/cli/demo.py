@@ -1,6 +1,5 @@
 """`cdcd demo`: trains on the tales, then shows completions, gaps, settings, quality and pictures."""
 
-import argparse
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -37,12 +36,6 @@ NEXT = """\
   cdcd info {out}
   cdcd plot {out}
   cdcd train --preset demo --data my_stories.txt --out runs/mine"""
-
-
-def demo_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out", metavar="RUN", type=Path, default=Path("runs/demo"), help="run directory"
-    )
 
 
 def demo(options: Any) -> None:

@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from cdcd.cli.messages import printable
 from cdcd.data.tokenizers import Tokenizer
 from cdcd.diffusion.sampling import StepInfo
 from cdcd.inference.text_model import Generated
@@ -55,7 +56,7 @@ def marked(generated: Generated, tokenizer: Tokenizer, *, plain: bool = False) -
         if is_given[start] and plain:
             stripped = part.lstrip(" ")
             part = part[: len(part) - len(stripped)] + f"«{stripped}»"
-        text.append(part, GIVEN_STYLE if is_given[start] else "")
+        text.append(printable(part), GIVEN_STYLE if is_given[start] else "")
     return text
 
 

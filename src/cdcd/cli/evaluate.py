@@ -1,56 +1,11 @@
 """`cdcd evaluate`."""
 
-import argparse
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cdcd.cli.model_options import chosen_settings, device_options, setting_options
-from cdcd.settings import add_options, chosen
-
-
-def evaluate_options(parser: argparse.ArgumentParser) -> None:
-    from cdcd.evaluation.text_evaluation import EvaluationConfig
-    from cdcd.evaluation.translation_evaluation import TranslationConfig
-
-    parser.add_argument(
-        "runs", metavar="RUN", type=Path, nargs="+", help="runs; several of one model are averaged"
-    )
-    parser.add_argument(
-        "--judge",
-        metavar="RUN|hf:NAME",
-        help="autoregressive run or Hugging Face model that scores texts",
-    )
-    parser.add_argument("--baseline", metavar="RUN", type=Path, help="autoregressive baseline")
-    parser.add_argument("--data", metavar="PATH", help="the runs' text, if it has moved")
-    for name, text in (
-        ("--sweep", "sampling settings to sweep; several make a grid"),
-        ("--baseline-sweep", "the baseline's settings (default for texts: nucleus=0.8,0.9,0.95,1)"),
-    ):
-        parser.add_argument(
-            name, metavar="NAME=VALUE,VALUE", action="append", default=[], help=text
-        )
-    parser.add_argument("--out", metavar="FOLDER", type=Path, help="default: RUN/evaluation")
-    device_options(parser)
-    add_options(parser, EvaluationConfig)
-    translations = parser.add_argument_group(
-        "for translations",
-        f"Also {_options(_names(EvaluationConfig) & _names(TranslationConfig))}.",
-    )
-    translations.add_argument(
-        "--source", metavar="FILE", type=Path, help="your own test set, one sentence a line"
-    )
-    translations.add_argument("--reference", metavar="FILE", type=Path, help="its translations")
-    translations.add_argument(
-        "--counts",
-        metavar="INT,INT",
-        type=_counts,
-        default=argparse.SUPPRESS,
-        help="numbers of samples for each sentence that minimum Bayes-risk decoding chooses from",
-    )
-    shared = {"counts", *_names(EvaluationConfig)}
-    add_options(translations, TranslationConfig, leave_out=shared)  # pyright: ignore[reportArgumentType]
-    setting_options(parser)
+from cdcd.cli.model_options import chosen_settings
+from cdcd.settings import chosen
 
 
 def _names(config: type) -> set[str]:
@@ -59,13 +14,6 @@ def _names(config: type) -> set[str]:
 
 def _options(names: set[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(count) for count in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not INT,INT, such as 1,10") from None
 
 
 def evaluate(options: Any) -> None:

@@ -1,7 +1,7 @@
 """`cdcd info`: describes a run."""
 
-import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,15 +9,14 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from cdcd.cli.messages import printable
+from cdcd.config import RunConfig, effects, read_config
+from cdcd.settings import flatten
 from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
-
-
-def info_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
 def info(options: Any) -> None:
@@ -57,16 +56,30 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def print_description(description: dict[str, Any]) -> None:
-    """Prints a description as tables: the run, then each section of its configuration."""
+    """Prints a description as tables: the run, then the settings that are not those by default."""
     console = Console(highlight=False)
-    config = description.pop("config")
-    sections = {description.pop("run"): description}
-    sections |= {f"\n{name}": values for name, values in config.items() if isinstance(values, dict)}
-    for title, values in sections.items():
-        table = Table(show_header=False, box=None, title=title, title_justify="left")
-        for name, value in values.items():
-            table.add_row(f"  {name}", _readable(value))
-        console.print(table)
+    config = read_config(description.pop("config"))
+    _print_table(console, description.pop("run"), description)
+    _print_table(console, "\nsettings that differ from the defaults", own_settings(config))
+    console.print("\nall settings: --json", markup=False)
+
+
+def own_settings(config: RunConfig) -> dict[str, Any]:
+    """Returns the settings that have an effect in a configuration and differ from the defaults."""
+    unused = {name for is_met, _, names in effects(config) if not is_met for name in names}
+    defaults = flatten(RunConfig())
+    return {
+        name: value
+        for name, value in flatten(config).items()
+        if value != defaults[name] and not {name, name.partition(".")[0]} & unused
+    }
+
+
+def _print_table(console: Console, title: str, values: Mapping[str, Any]) -> None:
+    table = Table(show_header=False, box=None, title=Text(printable(title)), title_justify="left")
+    for name, value in values.items():
+        table.add_row(f"  {name}", Text(printable(_readable(value))))
+    console.print(table)
 
 
 def _readable(value: Any) -> str:

@@ -1,9 +1,9 @@
 """`cdcd plot`: draws a run."""
 
-import argparse
 from pathlib import Path
 from typing import Any
 
+from cdcd.cli.messages import for_terminal
 from cdcd.evaluation.plots import Trace, plot_denoising, plot_time_warping, plot_training
 from cdcd.inference.load import load, load_translator
 from cdcd.inference.text_model import DiffusionTextModel, TextModel
@@ -12,23 +12,10 @@ from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
 
 
-def plot_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory")
-    parser.add_argument(
-        "--out", metavar="FOLDER", type=Path, help="folder of the pictures (default: RUN)"
-    )
-    parser.add_argument(
-        "--prompt", metavar="TEXT", default="", help="prompt of the sample that is denoised"
-    )
-    parser.add_argument(
-        "--seed", metavar="INT", type=int, default=0, help="seed of the sample that is denoised"
-    )
-
-
 def plot(options: Any) -> None:
     """Draws a run, and prints the paths of the pictures."""
     for path in draw_run(options.run, options.out, prompt=options.prompt, seed=options.seed):
-        print(path)
+        print(for_terminal(str(path)))
 
 
 def draw_run(path: Path, out: Path | None = None, *, prompt: str = "", seed: int = 0) -> list[Path]:
@@ -44,6 +31,9 @@ def draw_run(path: Path, out: Path | None = None, *, prompt: str = "", seed: int
     if isinstance(model, DiffusionTextModel):
         trace = Trace()
         sample = model.generate(canvas, seed=seed, callback=trace)[0]
+        if not sample.tokens:
+            # An empty text has no picture: what follows its end has one.
+            sample = model.generate(canvas, seed=seed, ignore_eos=True)[0]
         pictures.append(out / "denoising.png")
         plot_denoising(trace, sample.tokens, sample.is_given, model.tokenizer.piece, pictures[-1])
     return pictures

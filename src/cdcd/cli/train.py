@@ -1,52 +1,18 @@
 """`cdcd train`."""
 
-import argparse
 import shlex
 from pathlib import Path
 from typing import Any
 
+from cdcd.cli.messages import for_terminal
 from cdcd.config import RunConfig, effects
-from cdcd.presets import PRESETS, preset
-from cdcd.settings import add_options, chosen, override, refuse_without_effect
+from cdcd.data.corpus import BUILT_IN
+from cdcd.presets import preset
+from cdcd.settings import chosen, override, refuse_without_effect
 from cdcd.training import run
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.distributed import World, join
 from cdcd.training.trainer import Trainer
-
-
-def train_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--preset",
-        metavar="NAME",
-        help=f"one of {', '.join(PRESETS)} (default: small; for translation: multi30k)",
-    )
-    parser.add_argument(
-        "--data",
-        metavar="PATH",
-        help="corpus: tales, markov, numerals (pairs), a prepared data set, a file or a folder",
-    )
-    parser.add_argument("--out", metavar="RUN", type=Path, required=True, help="run directory")
-    parser.add_argument(
-        "--resume",
-        nargs="?",
-        choices=("always", "auto"),
-        const="always",
-        help="continue the run in --out; `auto`: start it if there is none, for commands that are "
-        "repeated until they succeed (torchrun --max-restarts)",
-    )
-    parser.add_argument(
-        "--checkpoint",
-        metavar="STEP",
-        type=int,
-        help="checkpoint to resume from (default: the last)",
-    )
-    parser.add_argument(
-        "--init-from",
-        metavar="RUN",
-        type=Path,
-        help="tune the model of another run, whose split of the text is kept",
-    )
-    add_options(parser, RunConfig)
 
 
 def train(options: Any) -> None:
@@ -55,9 +21,18 @@ def train(options: Any) -> None:
         trainer = _trainer(options, world)
         text = f"{options.out} is trained already"
         if trainer is not None:
+            _say_built_in(options, trainer, world)
             text = f"validation loss {trainer.train():.4f}"
         if world.is_main:
-            print(f"{text}; try: {_command(options.out)}")
+            print(for_terminal(f"{text}; try: {_command(options.out)}"))
+
+
+def _say_built_in(options: Any, trainer: Trainer, world: World) -> None:
+    """Prints that a new run learns a built-in corpus where the user has named none."""
+    source = trainer.config.data.source
+    is_named = options.data or hasattr(options, "data.source") or options.init_from
+    if world.is_main and source in BUILT_IN and not is_named and not options.resume:
+        print(f"training on the built-in {source}; for text of your own: --data FILE or FOLDER")
 
 
 def _command(path: Path) -> str:

@@ -1,53 +1,24 @@
 """`cdcd translate`: lines in, lines out, one for one."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cdcd.cli.model_options import chosen_settings, load_options, run_options, setting_options
-
-if TYPE_CHECKING:
-    from cdcd.data.sentences import Pieces
-    from cdcd.inference.translator import Translator
+from cdcd.cli.display import SamplingProgress
+from cdcd.cli.messages import for_terminal, one_line, say
+from cdcd.cli.model_options import chosen_settings, load_options
+from cdcd.data.sentences import Pieces, split_long
+from cdcd.data.vocabulary import UNKNOWN
+from cdcd.files import write_atomically
+from cdcd.inference.load import load_translator
+from cdcd.inference.translator import Translator
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def translate_options(parser: argparse.ArgumentParser) -> None:
-    from cdcd.metrics.bleu import UTILITIES
-
-    run_options(parser, "run directory of a translator")
-    parser.add_argument(
-        "--source", metavar="FILE|-", required=True, help="text with a sentence a line; -: stdin"
-    )
-    parser.add_argument("--out", metavar="FILE", type=Path, help="output file (default: stdout)")
-    parser.add_argument(
-        "--num-samples",
-        metavar="INT",
-        type=int,
-        default=1,
-        help="samples of each line; of several, the one most like the others is taken",
-    )
-    parser.add_argument(
-        "--utility", choices=UTILITIES, default="bleu", help="measure of how alike samples are"
-    )
-    parser.add_argument(
-        "--long",
-        choices=("split", "refuse", "skip"),
-        default="split",
-        help="lines that are longer than the model reads: split at the ends of sentences, refuse, or "
-        "leave empty",
-    )
-    setting_options(parser, beam=True)
-
-
 def translate(options: Any) -> None:
-    from cdcd.cli.display import SamplingProgress
-    from cdcd.inference.load import load_translator
-
     check_out(options.out)
     lines = read_lines(options.source)
     translator = load_translator(options.run, **load_options(options))
@@ -55,7 +26,7 @@ def translate(options: Any) -> None:
     translator.settings(settings, options.num_samples)
     pieces, warnings = arrange(lines, translator, options.long)
     for warning in (*warnings, *unknown_words(lines, translator)):
-        print(f"{options.parser.prog}: warning: {warning}", file=sys.stderr)
+        say(f"{options.parser.prog}: warning: {one_line(warning)}")
     with SamplingProgress(1, "translating") as progress:
         translated = translator.translate(
             pieces.texts,
@@ -66,8 +37,8 @@ def translate(options: Any) -> None:
             callback=progress,
             **settings,
         )
-    one_line = [" ".join(text.splitlines()) for text in translated]
-    translations = [" ".join(parts) for parts in pieces.by_text(one_line)]
+    lines_out = [" ".join(text.splitlines()) for text in translated]
+    translations = [" ".join(parts) for parts in pieces.by_text(lines_out)]
     output = "".join(f"{text}\n" for text in translations)
     if options.json:
         pairs = zip(lines, translations, strict=True)
@@ -90,10 +61,8 @@ def check_out(out: Path | None) -> None:
 
 
 def write(text: str, out: Path | None) -> None:
-    from cdcd.files import write_atomically
-
     if out is None:
-        sys.stdout.write(text)
+        sys.stdout.write(for_terminal(text))
     else:
         write_atomically(out, text.encode())
 
@@ -102,7 +71,7 @@ def read_lines(source: str) -> list[str]:
     r"""Reads the lines of a file or of stdin. They end at \n or \r\n alone: Unicode has other line ends."""
     if source == "-":
         if sys.stdin.isatty():
-            print("write a sentence a line, then Ctrl-D", file=sys.stderr)
+            say("write a sentence a line, then Ctrl-D")
         name, content = "stdin", sys.stdin.buffer.read()
     else:
         name, content = source, Path(source).read_bytes()
@@ -125,12 +94,8 @@ def _decoded(row: bytes, name: str) -> str:
 # Lines that are too long, and words that are not known
 
 
-def arrange(
-    lines: Sequence[str], translator: "Translator", long: str
-) -> tuple["Pieces", list[str]]:
+def arrange(lines: Sequence[str], translator: Translator, long: str) -> tuple[Pieces, list[str]]:
     """Returns the lines, those that are too long in pieces or empty, and warnings of these."""
-    from cdcd.data.sentences import split_long
-
     limit = translator.config.data.source_length
     pieces = split_long(lines, translator.fits)
     reason = f"{_named(pieces.too_long)}: longer than the {limit} tokens that this model reads"
@@ -157,10 +122,8 @@ def _named(numbers: Sequence[int]) -> str:
     return f"line {names}" if len(numbers) == 1 else f"lines {names}"
 
 
-def unknown_words(lines: Sequence[str], translator: "Translator") -> list[str]:
+def unknown_words(lines: Sequence[str], translator: Translator) -> list[str]:
     """Returns a warning of words that the tokenizer does not know."""
-    from cdcd.data.vocabulary import UNKNOWN
-
     encode = translator.tokenizer.encode
     affected = [number for number, line in enumerate(lines) if UNKNOWN in encode(line)]
     if not affected:

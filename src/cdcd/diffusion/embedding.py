@@ -7,40 +7,32 @@ and samples garbage.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cdcd.settings import check_ranges
+from cdcd.settings import Bounds, Length, Settings, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingConfig:
+class EmbeddingConfig(Settings, section="embedding"):
     """The embedding table, and the projection of predictions back to it."""
 
-    dim: int = 256
+    dim: Length = 256
     """Dimension d of the embedding space in which the noise is added."""
-    init_scale: float = 0.001
+    init_scale: Annotated[float, Bounds(1e-9, 1_000)] = 0.001
     """Standard deviation of the initial parameters (§6.3: large values hurt)."""
     normalise: bool = True
     """L2-normalise every row. Without it the rows are used as they are: set `l2_penalty` (App. B.1)."""
-    l2_penalty: float = 0.0
+    l2_penalty: Weight = 0.0
     """Weight of the mean squared component of the table in the loss (App. B.1, a negative result)."""
     renormalise: bool = False
     """Bring predictions x0_hat back to the sphere, in training and sampling (§3.2)."""
     clamp: bool = False
     """Replace predictions x0_hat by the nearest embedding, in training and sampling (§3.2)."""
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            "embedding",
-            at_least={2: ["dim"]},
-            positive=["init_scale"],
-            not_negative=["l2_penalty"],
-        )
 
 
 class Embedding(nn.Module):

@@ -6,7 +6,7 @@
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,33 +18,29 @@ from cdcd.diffusion.estimator import Condition, Inputs, Network, predict_logits
 from cdcd.diffusion.interpolation import expected_embedding
 from cdcd.diffusion.logits import cross_entropies, put, take
 from cdcd.diffusion.process import add_noise
-from cdcd.settings import check_ranges
+from cdcd.settings import Bounds, Settings, Share
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectiveConfig:
+class ObjectiveConfig(Settings, section="objective"):
     """The loss, and the inputs that the network is trained on."""
 
     loss: Literal["cross_entropy", "score_matching"] = "cross_entropy"
     """`score_matching` is there to show why it fails: jointly trained embeddings collapse (§3.2)."""
     masking: Literal["mixed", "prefix", "random", "none"] = "mixed"
     """Tokens that are given: prefixes, random subsets, a mixture of both, or none (§4.1)."""
-    prefix_share: float = 0.5
+    prefix_share: Share = 0.5
     """Share of prefix masks in mixed masking."""
-    prefix_length: int | None = None
+    prefix_length: Annotated[int, Bounds(0, 65_535)] | None = None
     """Fixed length of the prefixes; none: uniformly random from 0 to the sequence length − 1."""
-    conditioning_dropout: float = 0.1
+    conditioning_dropout: Share = 0.1
     """Share of sequences whose given tokens are hidden, for guidance (§6.1)."""
     self_conditioning: bool = True
     """Train the network to use its own last prediction (§4.3)."""
-    self_conditioned_share: float = 0.5
+    self_conditioned_share: Share = 0.5
     """Share of the batch that sees its own prediction; the rest sees zeros."""
     low_discrepancy: bool = True
     """Spread u evenly over the batch (§6.1)."""
-
-    def __post_init__(self) -> None:
-        shares = ("prefix_share", "conditioning_dropout", "self_conditioned_share")
-        check_ranges(self, "objective", share=shares, not_negative=["prefix_length"])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,24 +1,30 @@
 """The forward process (§2.1): x = x0 + t·eps, variance exploding, with t the noise's standard deviation."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from jaxtyping import Float
 from torch import Tensor
 
+from cdcd.settings import Bounds, Settings
+
+NoiseLevel = Annotated[float, Bounds(1e-6, 1e6)]
+
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessConfig:
+class ProcessConfig(Settings, section="process"):
     """The range of noise levels."""
 
-    t_min: float = 1.0
+    t_min: NoiseLevel = 1.0
     """Lowest noise level. At 1 and d = 256 every token is still recognisable; lower it for smaller d."""
-    t_max: float = 300.0
+    t_max: NoiseLevel = 300.0
     """Highest noise level, where sampling starts."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.t_min < self.t_max:
+        super().__post_init__()
+        if not self.t_min < self.t_max:
             raise ValueError(
-                f"process.t_min ({self.t_min}) must be positive and below process.t_max ({self.t_max})"
+                f"process.t_min ({self.t_min}) must be below process.t_max ({self.t_max})"
             )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -14,34 +14,34 @@ from cdcd.diffusion.estimator import Estimate, Estimator
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.solvers import SOLVERS, Slope
 from cdcd.diffusion.warping import NoiseSchedule
-from cdcd.settings import check_ranges
+from cdcd.settings import Bounds, PositiveShare, Repeats, Scale, Settings, Share, Temperature
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingConfig:
+class SamplingConfig(Settings):
     """Everything that can be set when sampling, with the paper's defaults (Table 2)."""
 
     solver: Literal["euler", "heun"] = "euler"
     """Step rule: `euler` (one network call a step) or `heun` (two)."""
-    num_steps: int = 200
+    num_steps: Repeats = 200
     """Number of steps from t_max to t_min."""
-    score_temperature: float = 1.0
+    score_temperature: Temperature = 1.0
     """Divides the score; below 1 trades diversity for quality."""
-    softmax_temperature: float = 1.0
+    softmax_temperature: Temperature = 1.0
     """Temperature of the predicted token probabilities."""
-    nucleus: float = 1.0
+    nucleus: PositiveShare = 1.0
     """Keep the most likely tokens up to this mass before interpolating."""
-    guidance_scale: float = 1.0
+    guidance_scale: Scale = 1.0
     """Strength of the given tokens by classifier-free guidance; 1 is off."""
-    initial_noise_scale: float = 1.0
+    initial_noise_scale: Annotated[float, Bounds(0, 1_000)] = 1.0
     """Scale of the initial noise."""
     warp: bool = True
     """Space the steps by the learnt time warp; off: by `rho` alone."""
-    warp_temperature: float = 1.0
+    warp_temperature: Temperature = 1.0
     """Temperature of the warp that spaces the steps."""
-    warp_uniformity: float = 0.0
+    warp_uniformity: Share = 0.0
     """Share of uniform spacing mixed into the warp."""
-    rho: float = 1.0
+    rho: Annotated[float, Bounds(0.05, 1_000)] = 1.0
     """Exponent of Karras et al.'s step spacing; 1 is uniform."""
     self_conditioning: bool = True
     """Feed predictions back; only for models trained so."""
@@ -53,16 +53,6 @@ class SamplingConfig:
     """Clamp x0_hat; a choice only for models trained without self-conditioning."""
     replacement: bool = False
     """Condition by the replacement method; only for models trained without masks."""
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            at_least={1: ["num_steps"]},
-            positive=("score_temperature", "softmax_temperature", "warp_temperature", "rho"),
-            not_negative=["initial_noise_scale"],
-            share=["warp_uniformity"],
-            above_zero=["nucleus"],
-        )
 
     @property
     def num_evaluations(self) -> int:

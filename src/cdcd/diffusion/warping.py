@@ -20,58 +20,58 @@ Nothing here knows of tokens or networks. To use it with another diffusion model
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from cdcd.diffusion.process import ProcessConfig
-from cdcd.settings import check_ranges
+from cdcd.settings import (
+    BelowOne,
+    Bounds,
+    OpenShare,
+    Rate,
+    Repeats,
+    Settings,
+    Share,
+    Temperature,
+)
 
 Coordinate = Literal["linear", "log"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarpConfig:
+class WarpConfig(Settings, section="warp"):
     """Time warping in training."""
 
     train: bool = True
     """Draw training noise levels from the warp; off: uniformly in the reference coordinate."""
     bins: Coordinate = "linear"
     """Reference coordinate: `linear` in t (the paper) or `log` (uniform in ln t; starts short runs well)."""
-    num_bins: int = 100
+    num_bins: Repeats = 100
     """Number N of linear pieces."""
-    min_bin: float = 1e-5
+    min_bin: OpenShare = 1e-5
     """Added to every bin's width before renormalising, for stability (App. A.1)."""
-    temperature: float = 1.0
+    temperature: Temperature = 1.0
     """Temperature T of the distribution of training noise levels (App. A.6)."""
-    uniformity: float = 0.0
+    uniformity: Share = 0.0
     """Weight μ of a uniform distribution mixed in after the temperature (App. A.6)."""
-    beta_a: float = 1.0
+    beta_a: Rate = 1.0
     """First parameter α of the Beta CDF S that the loss should follow in u (§6.3); 1, 1 is linear."""
-    beta_b: float = 1.0
+    beta_b: Rate = 1.0
     """Second parameter β of the Beta CDF."""
-    learning_rate: float = 0.01
+    learning_rate: Rate = 0.01
     """Learning rate of the warp's own Adam."""
-    average_decay: float = 0.99
-    """Decay of the moving average of the logits, from which noise levels are drawn."""
-    max_importance: float = 10.0
+    average_decay: BelowOne = 0.99
+    """BelowOne of the moving average of the logits, from which noise levels are drawn."""
+    max_importance: Annotated[float, Bounds(1, 1_000_000)] = 10.0
     """Importance weights, normalised to mean 1, are clipped here."""
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            "warp",
-            at_least={1: ("num_bins", "max_importance")},
-            positive=["temperature"],
-            share=["uniformity"],
-            below_one=["average_decay"],
-        )
-        if not 0 < self.min_bin * self.num_bins < 1:
-            raise ValueError(
-                f"warp.min_bin is {self.min_bin}, it must be positive and below 1 / num_bins"
-            )
+        super().__post_init__()
+        if not self.min_bin * self.num_bins < 1:
+            raise ValueError(f"warp.min_bin is {self.min_bin}, it must be below 1 / num_bins")
         beta_cdf(torch.tensor(0.5), self.beta_a, self.beta_b)
 
 

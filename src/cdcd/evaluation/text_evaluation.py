@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from rich.console import Console
@@ -30,14 +30,14 @@ from cdcd.metrics.entropy import first_tokens, text_statistics
 from cdcd.metrics.intervals import pooled_entropy_interval, ratio_interval
 from cdcd.metrics.matches import MatchSummary, longest_matches, summarise_matches
 from cdcd.metrics.mauve import mauve
-from cdcd.settings import check_ranges
+from cdcd.settings import Batch, Bounds, Seed, Settings
 
 NUM_EXAMPLES = 8
 FEWEST_FOR_MAUVE = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
+class EvaluationConfig(Settings):
     """The way in which samples are drawn and measured."""
 
     protocol: Literal["half", "random"] = "half"
@@ -48,11 +48,11 @@ class EvaluationConfig:
     autoregressive model then never ends a document (§6.5)."""
     split: str = "auto"
     """Held-out part of a prepared data set; `auto`: test where there is one, else valid."""
-    num_samples: int = 1024
+    num_samples: Annotated[int, Bounds(2, 1_000_000)] = 1024
     """Samples for each run and setting."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the noise and of the choice of held-out text."""
-    batch_size: int = 256
+    batch_size: Batch = 256
     """Sequences at a time."""
     mauve: bool = True
     """Measure MAUVE from the judge's features."""
@@ -62,9 +62,6 @@ class EvaluationConfig:
     every system and leaves the data without a value."""
     matches: bool = True
     """Find the longest match of each sample with the training set."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, at_least={1: ("batch_size",), 2: ("num_samples",)})
 
 
 @dataclass(frozen=True, eq=False)

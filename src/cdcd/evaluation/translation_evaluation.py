@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from rich.console import Console
 
@@ -40,37 +40,38 @@ from cdcd.metrics.bleu import (
     utility_for,
 )
 from cdcd.metrics.mbr import mbr_batch
-from cdcd.settings import check_ranges
+from cdcd.settings import Batch, Bounds, Seed, Settings
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationConfig:
+class TranslationConfig(Settings):
     """The way in which translations are drawn and measured."""
 
     split: str = "test"
     """Held-out part of the runs' pairs: `test`, or `valid` to choose settings by."""
-    num_sentences: int | None = None
+    num_sentences: Annotated[int, Bounds(2, 1_000_000_000)] | None = None
     """Sentences of the test set, the first ones; default: all, of `numerals` 500."""
     counts: tuple[int, ...] = (1,)
     """Numbers of samples for each sentence that minimum Bayes-risk decoding chooses from."""
     utility: Literal["bleu", "chrf"] = "bleu"
     """Similarity by which minimum Bayes-risk decoding compares samples."""
-    processes: int = 1
+    processes: Annotated[int, Bounds(1, 4_096)] = 1
     """Processes that compare samples."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the noise."""
-    batch_size: int = 64
+    batch_size: Batch = 64
     """Translations at a time."""
-    num_resamples: int = 1000
+    num_resamples: Annotated[int, Bounds(100, 1_000_000)] = 1000
     """Resamples of each bootstrap interval."""
 
     def __post_init__(self) -> None:
-        at_least = {1: ("processes", "batch_size"), 2: ("num_sentences",), 100: ("num_resamples",)}
-        check_ranges(self, at_least=at_least)
-        if not self.counts or min(self.counts) < 1:
-            raise ValueError(f"counts are {list(self.counts)}; give numbers of samples from 1 on")
+        super().__post_init__()
+        if not self.counts or not 1 <= min(self.counts) <= max(self.counts) <= 1_000_000:
+            raise ValueError(
+                f"counts are {list(self.counts)}; give numbers of samples from 1 on, at most 1,000,000"
+            )
 
 
 class TranslationEvaluation:

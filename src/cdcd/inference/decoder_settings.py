@@ -47,9 +47,10 @@ def _with_changes(settings: T, changes: Mapping[str, Any]) -> T:
     own = names_of(type(settings))
     for name in sorted(set(changes) - own):
         if owners := [words for kind, words in DECODERS.items() if name in names_of(kind)]:
+            is_diffusion = isinstance(settings, DiffusionSettings)
             raise ValueError(
                 f"{name} is a setting of {' and '.join(owners)}, not of {DECODERS[type(settings)]}; "
-                f"leave it out"
+                f"this is {'a diffusion' if is_diffusion else 'an autoregressive'} model: leave it out"
             )
     return override(settings, changes)
 

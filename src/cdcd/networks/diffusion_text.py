@@ -1,6 +1,7 @@
 """The mask-conditional Transformer (§4.1): stacked noisy, given and predicted embeddings to logits."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,22 +18,22 @@ from cdcd.networks.layers import (
     initialise_blocks,
 )
 from cdcd.networks.precision import residual
-from cdcd.settings import check_ranges
+from cdcd.settings import Bounds, Settings, Size
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkConfig:
+class NetworkConfig(Settings, section="network"):
     """Size of the Transformer."""
 
-    num_blocks: int = 8
+    num_blocks: Annotated[int, Bounds(1, 1_000)] = 8
     """Number of Transformer blocks."""
-    width: int = 1024
+    width: Size = 1024
     """Units of the residual stream."""
-    num_heads: int = 16
+    num_heads: Size = 16
     """Attention heads; each has width / num_heads units."""
-    mlp_ratio: int = 4
+    mlp_ratio: Annotated[int, Bounds(1, 1_000)] = 4
     """Hidden units of each block's MLP, in multiples of the width."""
-    time_units: int = 128
+    time_units: Size = 128
     """Units of the timestep embedding's MLP."""
     time_input: bool = True
     """Give the noise level to the network (off: App. B.2, a negative result)."""
@@ -40,8 +41,7 @@ class NetworkConfig:
     """Autoregressive models only: the output layer shares the weights of the input embedding."""
 
     def __post_init__(self) -> None:
-        sizes = ("num_blocks", "width", "num_heads", "mlp_ratio", "time_units")
-        check_ranges(self, "network", at_least={1: sizes})
+        super().__post_init__()
         if self.width % (2 * self.num_heads):
             raise ValueError(
                 f"network.width ({self.width}) must be a multiple of 2 × network.num_heads "

@@ -16,7 +16,7 @@ branch before it is added and on the embedded inputs; not on attention weights.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,40 +27,34 @@ from cdcd.data.vocabulary import PAD
 from cdcd.networks.attention import Attention, KeyValueCache, RotaryEmbedding
 from cdcd.networks.layers import LayerNorm, initialise_blocks, make_norm
 from cdcd.networks.precision import residual
-from cdcd.settings import check_ranges
+from cdcd.settings import BelowOne, Bounds, Settings, Size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqConfig:
+class Seq2SeqConfig(Settings, section="seq2seq"):
     """Size of an encoder-decoder."""
 
-    num_encoder_blocks: int = 6
+    num_encoder_blocks: Annotated[int, Bounds(1, 1_000)] = 6
     """Blocks that read the source."""
-    num_decoder_blocks: int = 6
+    num_decoder_blocks: Annotated[int, Bounds(1, 1_000)] = 6
     """Blocks that predict the target."""
-    width: int = 512
+    width: Size = 512
     """Units of the residual streams."""
-    hidden: int = 2048
+    hidden: Annotated[int, Bounds(1, 1_048_576)] = 2048
     """Hidden units of each block's MLP."""
-    num_heads: int = 8
+    num_heads: Size = 8
     """Attention heads; each has width / num_heads units."""
-    dropout: float = 0.1
+    dropout: BelowOne = 0.1
     """Share of units that are dropped in training."""
-    source_dropout: float = 0.0
+    source_dropout: BelowOne = 0.0
     """Share of the source's tokens that are hidden in training."""
-    time_units: int = 128
+    time_units: Size = 128
     """Units of the timestep embedding's MLP; diffusion models only."""
     relative_positions: bool = False
     """Give self-attention the distances of tokens (RoPE) besides their positions; not in the paper."""
 
     def __post_init__(self) -> None:
-        sizes = ("num_encoder_blocks", "num_decoder_blocks", "width", "hidden", "num_heads")
-        check_ranges(
-            self,
-            "seq2seq",
-            at_least={1: (*sizes, "time_units")},
-            below_one=("dropout", "source_dropout"),
-        )
+        super().__post_init__()
         if self.width % self.num_heads or self.width % 2:
             raise ValueError(
                 f"seq2seq.width ({self.width}) must be even and a multiple of seq2seq.num_heads "

@@ -1,6 +1,7 @@
 """The records of a run in training: metrics.jsonl, TensorBoard where installed, a live display."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -98,4 +99,8 @@ class Display:
         self.progress.update(self.task, completed=step, loss=loss_text, speed=speed_text)
         if not self.console.is_terminal and step >= self.next_line:
             self.next_line += max(self.total // 10, 1)
-            self.console.print(f"step {step}/{self.total}  loss {loss_text}  {speed_text} tokens/s")
+            left = self.progress.tasks[self.task].time_remaining
+            left_text = f"  {timedelta(seconds=round(left))} left" if left else ""
+            self.console.print(
+                f"step {step}/{self.total}  loss {loss_text}  {speed_text} tokens/s{left_text}"
+            )

@@ -1,17 +1,14 @@
 """The settings of `cdcd data prepare`."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from cdcd.data.prepare.reading import Unit
-from cdcd.settings import check_ranges
-
-SHARES = ("valid_share", "test_share", "judge_share")
-POSITIVE = ("group_size", "shard_tokens", "tokenizer_bytes", "max_documents", "workers")
+from cdcd.settings import BelowOne, Bounds, Count, Large, Seed, Settings, VocabSize
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareConfig:
+class PrepareConfig(Settings):
     """A corpus, and how it becomes tokens."""
 
     source: str
@@ -29,15 +26,15 @@ class PrepareConfig:
     """The column of the translations; without target_source they are in the table of the source."""
     tokenizer: str = "sentencepiece"
     """`sentencepiece`, `words`, `symbols` or `bytes`; or one to take over: a run, a data set, a .model file."""
-    vocab_size: int = 32_000
+    vocab_size: VocabSize = 32_000
     """Largest size of a vocabulary that is learnt."""
-    tokenizer_bytes: int = 50_000_000
+    tokenizer_bytes: Large = 50_000_000
     """Bytes of text, taken evenly from the corpus, that SentencePiece learns from."""
-    valid_share: float = 0.01
+    valid_share: BelowOne = 0.01
     """Share of the documents in the split `valid`."""
-    test_share: float = 0.01
+    test_share: BelowOne = 0.01
     """Share of the documents in the split `test`."""
-    judge_share: float = 0.0
+    judge_share: BelowOne = 0.0
     """Share of the documents in the split `judge`, for a model that judges samples and must not share text."""
     valid_source: str | None = None
     """Source of the split `valid`, instead of a share."""
@@ -47,19 +44,19 @@ class PrepareConfig:
     """The translations of valid_source, where they are not in its target_column."""
     test_target_source: str | None = None
     """The translations of test_source, where they are not in its target_column."""
-    group_size: int = 1
+    group_size: Count = 1
     """Number of successive documents that always fall into the same split, such as captions of one picture."""
-    max_documents: int | None = None
+    max_documents: Large | None = None
     """Number of documents of the source that are read; if not given: all."""
-    shard_tokens: int = 1 << 28
+    shard_tokens: Large = 1 << 28
     """Tokens of a shard; the document that reaches this number is its last."""
-    workers: int | None = None
+    workers: Annotated[int, Bounds(1, 4_096)] | None = None
     """Processes that tokenise; if not given: one a core. The result does not depend on it."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the splits and of the sample that SentencePiece learns from."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, at_least={1: POSITIVE}, below_one=SHARES)
+        super().__post_init__()
         if sum(self.shares) >= 1:
             raise ValueError(
                 f"the shares of valid, test and judge sum to {sum(self.shares):g}; they must leave "
