@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from cdcd.data.vocabulary import EOS, PAD, SPECIALS, UNKNOWN
+from cdcd.files import VOCABULARY_LIMIT, parse_json, read_bounded
 from cdcd.languages import numerals
 from cdcd.languages.word_splitting import GLUE, join_words, split_words
 
@@ -246,12 +247,20 @@ def numerals_tokenizer() -> MorphemeTokenizer:
 
 LOADERS: dict[str, Callable[[bytes], Tokenizer]] = {
     "sentencepiece.model": SentencePieceTokenizer,
-    "words.json": lambda content: WordTokenizer(json.loads(content)["words"]),
-    "symbols.json": lambda content: SymbolTokenizer(json.loads(content)["symbols"]),
-    "morphemes.json": lambda content: MorphemeTokenizer(json.loads(content)["morphemes"]),
+    "words.json": lambda content: WordTokenizer(_listed(content, "words")),
+    "symbols.json": lambda content: SymbolTokenizer(_listed(content, "symbols")),
+    "morphemes.json": lambda content: MorphemeTokenizer(_listed(content, "morphemes")),
     "bytes.json": lambda content: ByteTokenizer(),
 }
 """For each name of a tokenizer's file, the tokenizer of its content."""
+
+
+def _listed(content: bytes, kind: str) -> list[str]:
+    """Returns the words in the content of a tokenizer's file."""
+    words = parse_json(content)[kind]
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"its {kind} are not a list of texts")
+    return words
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -277,6 +286,6 @@ def _load(file: Path) -> Tokenizer:
     if build is None:
         raise ValueError(f"{file} is not a tokenizer; known files: *.model, {', '.join(LOADERS)}")
     try:
-        return build(file.read_bytes())
+        return build(read_bounded(file, VOCABULARY_LIMIT))
     except (ValueError, LookupError, TypeError, RuntimeError) as error:
         raise ValueError(f"the tokenizer {file} is damaged or unfit: {error}") from None

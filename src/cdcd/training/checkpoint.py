@@ -14,24 +14,36 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from cdcd._version import __version__
 from cdcd.config import RunConfig, read_config
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer
-from cdcd.files import file_hash, read_json, write_atomically, write_durably
+from cdcd.files import (
+    file_hash,
+    read_json,
+    refuse_links_out_of,
+    write_atomically,
+    write_durably,
+)
+from cdcd.training.build import meta_weights
 from cdcd.training.distributed import ALONE, World
+from cdcd.training.tensor_files import check_finite, read_header, read_tensors
 
 Tensors = dict[str, Tensor]
 
+WEIGHTS, OPTIMISER = "weights.safetensors", "optimiser.safetensors"
+MAX_VOCAB_SIZE = 2**24
 SHARDS = "sharded"
 """Folder of a checkpoint that holds the training state of a sharded model."""
 
@@ -57,6 +69,7 @@ class RunDirectory:
             problem = problem if path.exists() else "does not exist"
             command = f"cdcd train --out {shlex.quote(str(path))}"
             raise ValueError(f"{path} {problem}; train one with: {command}")
+        refuse_links_out_of(path)
 
     @staticmethod
     def create(
@@ -81,7 +94,14 @@ class RunDirectory:
 
     @property
     def config(self) -> RunConfig:
-        return read_config(self._described()["config"])
+        described = self._described()
+        try:
+            return read_config(described["config"])
+        except ValueError as error:
+            raise ValueError(
+                f"{self.path / 'config.json'}, written by cdcd {described.get('cdcd_version')} (this "
+                f"is {__version__}): {error}"
+            ) from None
 
     @property
     def vocab_size(self) -> int:
@@ -89,17 +109,32 @@ class RunDirectory:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return load_tokenizer(self.path / "tokenizer")
+        tokenizer, size = load_tokenizer(self.path / "tokenizer"), self.vocab_size
+        if tokenizer.vocab_size != size:
+            raise ValueError(
+                f"the tokenizer in {self.path / 'tokenizer'} has {tokenizer.vocab_size} tokens, "
+                f"vocab_size in {self.path / 'config.json'} is {size}; put the right one back"
+            )
+        return tokenizer
 
     @property
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
 
     def _described(self) -> dict[str, Any]:
-        described = read_json(self.path / "config.json")
+        file = self.path / "config.json"
+        described = read_json(file)
         for name in ("config", "vocab_size"):
             if name not in described:
-                raise ValueError(f"{self.path / 'config.json'} is damaged: it has no {name}")
+                raise ValueError(f"{file} is damaged: it has no {name}")
+        if not isinstance(described["config"], dict):
+            raise ValueError(f"{file} is damaged: its config is not a JSON object")
+        size = described["vocab_size"]
+        if type(size) is not int or not 2 <= size <= MAX_VOCAB_SIZE:
+            raise ValueError(
+                f"{file} is damaged: vocab_size is {size!r:.40}, it must be a whole number from 2 to "
+                f"{MAX_VOCAB_SIZE}"
+            )
         return described
 
     def replace_config(self, config: RunConfig) -> None:
@@ -109,8 +144,8 @@ class RunDirectory:
 
     def steps(self) -> list[int]:
         """Returns the steps of the checkpoints, in order."""
-        folders = (self.path / "checkpoints").glob("step-*")
-        return sorted(int(folder.name.removeprefix("step-")) for folder in folders)
+        names = (folder.name for folder in (self.path / "checkpoints").glob("step-*"))
+        return sorted(int(name[5:]) for name in names if re.fullmatch("step-[0-9]{8,18}", name))
 
     def set_aside_after(self, step: int) -> None:
         """Renames later checkpoints, so that a run resumed from `step` has one history."""
@@ -147,8 +182,8 @@ class RunDirectory:
         try:
             sums = {}
             for name, tensors in (
-                ("weights.safetensors", checkpoint.weights),
-                ("optimiser.safetensors", checkpoint.optimiser),
+                (WEIGHTS, checkpoint.weights),
+                (OPTIMISER, checkpoint.optimiser),
             ):
                 content = save(_contiguous(tensors))
                 write_durably(temporary / name, content)
@@ -180,36 +215,59 @@ class RunDirectory:
     ) -> Checkpoint:
         """Reads a checkpoint, the last one unless `step` is given, and verifies its checksums.
 
-        Each of several ranks verifies some of the shards.
+        The weights are compared with the model before any memory is taken for them. Each of several
+        ranks verifies some of the shards.
         """
         step = self.existing_step(step)
-        folder = self.folder(step)
-        try:
-            weights = load(_verified(folder, "weights.safetensors"))
-            optimiser = {}
+        folder, owner = self.folder(step), f"the checkpoint of step {step} in {self.path}"
+        with self._naming_damage(step):
+            sums, header = _checksums(folder, step), read_header(folder / WEIGHTS)
+        check_shapes(meta_weights(self.config, self.vocab_size), header, owner)
+        optimiser: Tensors = {}
+        with self._naming_damage(step):
+            weights = read_tensors(folder / WEIGHTS, sums.get(WEIGHTS))
             if with_optimiser:
-                optimiser = load(_verified(folder, "optimiser.safetensors"))
-                shards = sorted(n for n in _checksums(folder) if n.startswith(f"{SHARDS}/"))
+                read_header(folder / OPTIMISER)
+                optimiser = read_tensors(folder / OPTIMISER, sums.get(OPTIMISER))
+                shards = sorted(n for n in sums if n.startswith(f"{SHARDS}/"))
                 for name in shards[world.rank :: world.size]:
-                    _verified(folder, name)
-        except (OSError, ValueError, KeyError) as error:
-            earlier = [s for s in self.steps() if s < step]
-            offer = f"; use the one before it with --checkpoint {earlier[-1]}" if earlier else ""
-            raise ValueError(f"the checkpoint {folder} is damaged: {error}{offer}") from None
+                    _verify(folder, name, sums[name])
+        check_finite(weights, owner)
         shards = folder / SHARDS
         return Checkpoint(step, weights, optimiser, shards if shards.exists() else None)
 
+    @contextmanager
+    def _naming_damage(self, step: int) -> Iterator[None]:
+        """Adds the checkpoint and the one before it to the errors that are raised inside."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            earlier = [s for s in self.steps() if s < step]
+            offer = f"; use the one before it with --checkpoint {earlier[-1]}" if earlier else ""
+            raise ValueError(
+                f"the checkpoint {self.folder(step)} is damaged: {error}{offer}"
+            ) from None
 
-def _checksums(checkpoint: Path) -> dict[str, str]:
-    return read_json(checkpoint / "checkpoint.json")["sha256"]
+
+def _checksums(checkpoint: Path, step: int) -> dict[str, str]:
+    """Returns the SHA-256 of each file of a checkpoint."""
+    described = read_json(checkpoint / "checkpoint.json")
+    if described.get("step") != step:
+        raise ValueError(f"checkpoint.json is not of step {step}")
+    return _texts(described, "sha256")
 
 
-def _verified(checkpoint: Path, name: str) -> bytes:
-    """Reads a file of a checkpoint, and compares it with its checksum."""
-    content = (checkpoint / name).read_bytes()
-    if hashlib.sha256(content).hexdigest() != _checksums(checkpoint)[name]:
-        raise ValueError(f"{name} ({len(content)} bytes) does not match its checksum")
-    return content
+def _texts(described: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Returns an object of a checkpoint's description whose values are all texts."""
+    texts = described.get(name)
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise ValueError(f"checkpoint.json has no {name}")
+    return texts
+
+
+def _verify(checkpoint: Path, name: str, checksum: str) -> None:
+    if file_hash(checkpoint / name) != checksum:
+        raise ValueError(f"{name} does not match its checksum")
 
 
 def refuse_existing(path: Path) -> None:
@@ -231,6 +289,10 @@ def check_shapes(expected: Tensors, weights: Tensors, owner: str) -> None:
             raise ValueError(
                 f"{owner} is of another model size: {name} is {tuple(weights[name].shape)} there and "
                 f"{tuple(tensor.shape)} here"
+            )
+        if weights[name].dtype != tensor.dtype:
+            raise ValueError(
+                f"{owner} has a tensor {name} of {weights[name].dtype}, it must be of {tensor.dtype}"
             )
     if extra := sorted(set(weights) - set(expected)):
         raise ValueError(f"{owner} has a tensor {extra[0]} that this model has not")
