@@ -8,7 +8,10 @@ import hashlib
 import json
 import os
 import stat
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -123,4 +126,21 @@ class FileWarning(UserWarning):
 
 def warn(message: str) -> None:
     """Warns of a file."""
-    warnings.warn(message, FileWarning, stacklevel=3)
+    warnings.warn(message, FileWarning, stacklevel=2)
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Prints warnings of files as one line each, without the line of code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FileWarning)
+        show = warnings.showwarning
+
+        def show_in_one_line(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+            if category is FileWarning:
+                print(f"cdcd: warning: {message}", file=sys.stderr)
+            else:
+                show(message, category, *rest)
+
+        warnings.showwarning = show_in_one_line
+        yield

@@ -72,7 +72,7 @@ def test_a_checkpoint_holds_weights_averages_warp_and_moments(run):
     assert {f"model.adam.exp_avg.{name}" for name in parameters} <= set(optimiser)
     described = json.loads((folder / "checkpoint.json").read_text())
     sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES[:2]}
-    assert described == {"step": 6, "sha256": sums}
+    assert described == {"step": 6, "sha256": sums, "belongs_to": RunDirectory(run).belongings()}
 
 
 @pytest.mark.parametrize(("keep", "left"), [(1, [5]), (2, [4, 5]), (9, [0, 1, 2, 3, 4, 5])])
@@ -172,6 +172,79 @@ def test_a_checkpoint_of_another_size_is_refused(run, tmp_path, changes):
         cdcd.load(run)
     with pytest.raises(ValueError, match="is of another model size"):
         resume_tiny(run, changes={"training.steps": 8})
+
+
+# A tokenizer or a configuration of another run
+
+
+def other_words(path):
+    words = json.loads(path.read_text())["words"]
+    path.write_text(json.dumps({"words": words[::-1]}))
+
+
+def other_kind(path):
+    path.with_name("symbols.json").write_bytes(path.read_bytes().replace(b"words", b"symbols"))
+    path.unlink()
+
+
+def other_setting(path):
+    content = json.loads(path.read_text())
+    content["config"]["process"]["t_max"] += 1
+    path.write_text(json.dumps(content))
+
+
+def other_vocab_size(path):
+    content = json.loads(path.read_text())
+    content["vocab_size"] += 1
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("tokenizer/words.json", other_words),
+        ("tokenizer/words.json", other_kind),
+        ("config.json", other_setting),
+        ("config.json", other_vocab_size),
+    ],
+)
+def test_a_file_that_does_not_belong_to_the_weights_is_named(run, capsys, name, change):
+    change(run / name)
+    for command in (("sample", run), ("train", "--resume", "--out", run, "--training.steps", 8)):
+        assert cdcd_main(*command) == 2
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1
+        assert str(run) in message
+        assert name in message or "tokenizer" in message
+        assert "not belong to the checkpoint" in message or "put the right one back" in message
+
+
+def test_what_a_resumed_run_changes_leaves_its_checksums(run):
+    """The settings of the model and the data stay as an earlier version wrote them."""
+    content = json.loads((run / "config.json").read_text())
+    del content["config"]["process"]["t_min"], content["config"]["beam"]
+    (run / "config.json").write_text(json.dumps(content))
+    before = RunDirectory(run).belongings()
+    changes = {"training.steps": 8, "sampling.num_steps": 3}
+    RunDirectory(run).replace_config(runs.changed_config(RunDirectory(run), changes))
+    assert RunDirectory(run).belongings() == before
+    described = json.loads((run / "config.json").read_text())["config"]
+    assert "t_min" not in described["process"]
+    assert (described["training"]["steps"], described["sampling"]["num_steps"]) == (8, 3)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read_with_a_warning(run, capsys):
+    file = run / "checkpoints/step-00000006/checkpoint.json"
+    described = json.loads(file.read_text())
+    del described["belongs_to"]
+    file.write_text(json.dumps(described))
+    assert cdcd_main("sample", run) == 0
+    message = capsys.readouterr().err
+    assert message.startswith(f"cdcd: warning: {file.parent} was written by an earlier version")
+    assert message.count("\n") == 1
+    resume_tiny(run, changes={"training.steps": 8})
+    assert cdcd_main("sample", run) == 0
+    assert capsys.readouterr().err == ""
 
 
 # A full disk

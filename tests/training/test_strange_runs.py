@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from tiny import cdcd_main, start_tiny, train_tiny
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.sharded import read_shards
 
 CONFIG, VOCABULARY, METRICS = "config.json", "tokenizer/words.json", "metrics.jsonl"
@@ -71,6 +72,8 @@ def sign(run: Path) -> None:
         file = folder / name
         if file.is_file() and not file.is_symlink() and file.stat().st_size < 1e9:
             described["sha256"][name] = hashlib.sha256(file.read_bytes()).hexdigest()
+    with suppress(ValueError, OSError):
+        described["belongs_to"] = RunDirectory(run).belongings()
     (folder / "checkpoint.json").write_text(json.dumps(described))
 
 
@@ -176,6 +179,7 @@ ODD_VOCABULARIES = {
 }
 ODD_DESCRIPTIONS = {
     **{f"sha256 {v!r}": entry(v, "sha256") for v in (None, 3, [], {"a": 1}, {})},
+    **{f"belongs_to {v!r}": entry(v, "belongs_to") for v in (None, 3, [], {"config.json": 1})},
     **{f"step {v!r}": entry(v, "step") for v in (None, "6", 5, [6])},
 }
 
@@ -343,6 +347,17 @@ def test_the_description_of_shards_can_name_no_code(tmp_path):
         with pytest.raises(ValueError, match=r"\.metadata is damaged"):
             read_shards(tmp_path, {"w": torch.zeros(3)})
     assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("name", ["sharded/../../../config.json", "sharded//etc/hostname", "sharded/x"])
+def test_only_shards_are_compared_with_checksums(run, capfd, name):
+    entry("0" * 64, "sha256", name)(run / DESCRIPTION)
+    (run / CHECKPOINT / "sharded").mkdir()
+    huge = run / CHECKPOINT / "sharded" / "x"
+    huge.touch()
+    sparse(10**12)(huge)
+    assert cdcd_main("train", "--resume", "--out", run, "--training.steps", 8) == 2
+    assert f"is damaged: {name} is not a shard of this model" in capfd.readouterr().err
 
 
 def test_shards_are_read_beside_their_description_only(tmp_path):

@@ -102,9 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_main = int(os.environ.get("RANK", "0")) == 0
     with nullcontext() if is_main else redirect_stderr(io.StringIO()):
         options = build_parser(given).parse_args(given)
+    from cdcd.files import warnings_in_one_line
     from cdcd.training.distributed import leave
 
-    return leave(_run(options))
+    with warnings_in_one_line():
+        return leave(_run(options))
 
 
 def _run(options: Any) -> int:

@@ -269,16 +269,21 @@ def load_tokenizer(path: Path) -> Tokenizer:
     A file of any name that ends in .model is read as one of SentencePiece.
     """
     if path.is_dir():
-        for file in (folder / name for folder in (path, path / "tokenizer") for name in LOADERS):
-            if file.is_file():
-                return _load(file)
-        raise ValueError(f"{path} holds no tokenizer ({', '.join(LOADERS)})")
+        return _load(tokenizer_file(path))
     if not path.is_file():
         raise ValueError(
             f"there is no tokenizer {path}; give sentencepiece, words, symbols or bytes to make one, or "
             f"a folder, a run, a data set or a .model file to take one over"
         )
     return _load(path)
+
+
+def tokenizer_file(path: Path) -> Path:
+    """Returns the file of the tokenizer in a folder, a run or a data set."""
+    for file in (folder / name for folder in (path, path / "tokenizer") for name in LOADERS):
+        if file.is_file():
+            return file
+    raise ValueError(f"{path} holds no tokenizer ({', '.join(LOADERS)})")
 
 
 def _load(file: Path) -> Tokenizer:

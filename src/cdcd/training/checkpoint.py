@@ -4,7 +4,8 @@
         weights.safetensors     model.*, average.* (the moving average, where kept), warp.*
         optimiser.safetensors   Adam's moments and what is not logged yet, only needed to resume
         sharded/                instead of Adam's moments, where the model is sharded (fsdp)
-        checkpoint.json         step, and the SHA-256 of each file
+        checkpoint.json         step, the SHA-256 of each file, and those of the tokenizer's file and
+                                of the settings of model and data that the checkpoint belongs to
 
 A checkpoint is written under a temporary name, flushed to disk and renamed, so that it is whole or
 not there. A run directory is created the same way and is loadable from its first moment.
@@ -28,11 +29,14 @@ from torch import Tensor
 
 from cdcd._version import __version__
 from cdcd.config import RunConfig, read_config
-from cdcd.data.tokenizers import Tokenizer, load_tokenizer
+from cdcd.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_file
 from cdcd.files import (
+    VOCABULARY_LIMIT,
     file_hash,
+    read_bounded,
     read_json,
     refuse_links_out_of,
+    warn,
     write_atomically,
     write_durably,
 )
@@ -44,6 +48,10 @@ Tensors = dict[str, Tensor]
 
 WEIGHTS, OPTIMISER = "weights.safetensors", "optimiser.safetensors"
 MAX_VOCAB_SIZE = 2**24
+SHARD_LIMIT = 100_000_000
+"""Bytes that a shard may have beside its tensors."""
+FREE = ("training", "decoder", "sampling", "mask_predict", "decoding", "beam")
+"""Sections of the configuration that a resumed run can change; all others describe its model and data."""
 SHARDS = "sharded"
 """Folder of a checkpoint that holds the training state of a sharded model."""
 
@@ -138,9 +146,45 @@ class RunDirectory:
         return described
 
     def replace_config(self, config: RunConfig) -> None:
-        """Records a configuration that was changed on resuming."""
-        described = self._described() | {"config": dataclasses.asdict(config)}
+        """Records what a resumed run can change; all else stays as it was written, for its checksum."""
+        described, changed = self._described(), dataclasses.asdict(config)
+        described["config"] |= {name: changed[name] for name in FREE}
+        described["config"].setdefault("data", {})["source"] = config.data.source
         write_atomically(self.path / "config.json", json.dumps(described, indent=2).encode())
+
+    def belongings(self) -> dict[str, str]:
+        """Returns the SHA-256 of the tokenizer's file and of the settings of the model and the data.
+
+        A run can be resumed with its text elsewhere, so the path of the text is left out. The settings
+        are taken as they were written: a later version may have more of them.
+        """
+        described = self._described()
+        fixed = {name: v for name, v in described["config"].items() if name not in FREE}
+        data = fixed.get("data", {})
+        if isinstance(data, dict):
+            fixed["data"] = {name: value for name, value in data.items() if name != "source"}
+        settings = json.dumps([described["vocab_size"], fixed], sort_keys=True).encode()
+        file = tokenizer_file(self.path / "tokenizer")
+        words = read_bounded(file, VOCABULARY_LIMIT)
+        contents = {"config.json": settings, f"tokenizer/{file.name}": words}
+        return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+
+    def _check_belongings(self, checkpoint: Path, saved: Mapping[str, str] | None) -> None:
+        """Refuses a tokenizer or a configuration of another run than the checkpoint's."""
+        if saved is None:
+            warn(
+                f"{checkpoint} was written by an earlier version of cdcd: whether the tokenizer and "
+                f"the configuration of the run belong to it is not known"
+            )
+            return
+        present = self.belongings()
+        for name in sorted({*present, *saved}):
+            if present.get(name) != saved.get(name):
+                part = "the settings of model and data in " if name == "config.json" else ""
+                raise ValueError(
+                    f"{part}{self.path / name} do{'' if part else 'es'} not belong to the checkpoint "
+                    f"{checkpoint}: changed since it was written; put the right file back"
+                )
 
     def steps(self) -> list[int]:
         """Returns the steps of the checkpoints, in order."""
@@ -190,8 +234,8 @@ class RunDirectory:
                 sums[name] = hashlib.sha256(content).hexdigest()
             for file in sorted(shards.iterdir()) if shards is not None else ():
                 sums[f"{SHARDS}/{file.name}"] = file_hash(file)
-            described = json.dumps({"step": checkpoint.step, "sha256": sums}, indent=2)
-            write_durably(temporary / "checkpoint.json", described.encode())
+            described = {"step": checkpoint.step, "sha256": sums, "belongs_to": self.belongings()}
+            write_durably(temporary / "checkpoint.json", json.dumps(described, indent=2).encode())
             final = self.folder(checkpoint.step)
             _remove(final)
             temporary.rename(final)
@@ -221,17 +265,21 @@ class RunDirectory:
         step = self.existing_step(step)
         folder, owner = self.folder(step), f"the checkpoint of step {step} in {self.path}"
         with self._naming_damage(step):
-            sums, header = _checksums(folder, step), read_header(folder / WEIGHTS)
-        check_shapes(meta_weights(self.config, self.vocab_size), header, owner)
+            sums, saved = _sums(folder, step)
+            header = read_header(folder / WEIGHTS)
+        expected = meta_weights(self.config, self.vocab_size)
+        check_shapes(expected, header, owner)
+        self._check_belongings(folder, saved)
+        most = SHARD_LIMIT + 4 * sum(tensor.nbytes for tensor in expected.values())
         optimiser: Tensors = {}
         with self._naming_damage(step):
             weights = read_tensors(folder / WEIGHTS, sums.get(WEIGHTS))
             if with_optimiser:
                 read_header(folder / OPTIMISER)
                 optimiser = read_tensors(folder / OPTIMISER, sums.get(OPTIMISER))
-                shards = sorted(n for n in sums if n.startswith(f"{SHARDS}/"))
+                shards = sorted(name for name in sums if name.startswith(f"{SHARDS}/"))
                 for name in shards[world.rank :: world.size]:
-                    _verify(folder, name, sums[name])
+                    _verify_shard(folder, name, sums[name], most)
         check_finite(weights, owner)
         shards = folder / SHARDS
         return Checkpoint(step, weights, optimiser, shards if shards.exists() else None)
@@ -249,12 +297,13 @@ class RunDirectory:
             ) from None
 
 
-def _checksums(checkpoint: Path, step: int) -> dict[str, str]:
-    """Returns the SHA-256 of each file of a checkpoint."""
+def _sums(checkpoint: Path, step: int) -> tuple[dict[str, str], dict[str, str] | None]:
+    """Returns the SHA-256 of each file of a checkpoint, and of what it belongs to, where it is known."""
     described = read_json(checkpoint / "checkpoint.json")
     if described.get("step") != step:
         raise ValueError(f"checkpoint.json is not of step {step}")
-    return _texts(described, "sha256")
+    belongs_to = _texts(described, "belongs_to") if "belongs_to" in described else None
+    return _texts(described, "sha256"), belongs_to
 
 
 def _texts(described: Mapping[str, Any], name: str) -> dict[str, str]:
@@ -265,8 +314,12 @@ def _texts(described: Mapping[str, Any], name: str) -> dict[str, str]:
     return texts
 
 
-def _verify(checkpoint: Path, name: str, checksum: str) -> None:
-    if file_hash(checkpoint / name) != checksum:
+def _verify_shard(checkpoint: Path, name: str, checksum: str, most: int) -> None:
+    """Compares a shard with its checksum; it is no larger than the state of the model could be."""
+    file = checkpoint / name
+    if file != checkpoint / SHARDS / file.name or file.stat().st_size > most:
+        raise ValueError(f"{name} is not a shard of this model")
+    if file_hash(file) != checksum:
         raise ValueError(f"{name} does not match its checksum")
 
 

@@ -12,7 +12,7 @@ from cdcd.data.corpus import BUILT_IN
 from cdcd.data.pairs import PairDataset
 from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS
 from cdcd.settings import flatten, override
-from cdcd.training.checkpoint import Checkpoint, RunDirectory, check_shapes, refuse_existing
+from cdcd.training.checkpoint import FREE, Checkpoint, RunDirectory, check_shapes, refuse_existing
 from cdcd.training.corpora import Corpus, check_split_is_kept, load_corpus, split_seed
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import check_shares
@@ -148,8 +148,6 @@ FIXED_IN_TRAINING = {
     "training.optimiser": "the checkpoint holds the state of the other optimiser",
 }
 """Settings of `training` that a resumed run keeps, with the reasons."""
-FREE = ("training", "decoder", "sampling", "mask_predict", "decoding", "beam")
-"""Sections whose other settings can change when a run is resumed; all others describe its model and data."""
 
 
 def changed_config(run: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
