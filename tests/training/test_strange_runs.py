@@ -349,7 +349,9 @@ def test_the_description_of_shards_can_name_no_code(tmp_path):
     assert not (tmp_path / "called").exists()
 
 
-@pytest.mark.parametrize("name", ["sharded/../../../config.json", "sharded//etc/hostname", "sharded/x"])
+@pytest.mark.parametrize(
+    "name", ["sharded/../../../config.json", "sharded//etc/hostname", "sharded/x"]
+)
 def test_only_shards_are_compared_with_checksums(run, capfd, name):
     entry("0" * 64, "sha256", name)(run / DESCRIPTION)
     (run / CHECKPOINT / "sharded").mkdir()
