@@ -11,7 +11,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,18 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def without_empty_folders(folder: Path) -> Iterator[None]:
+    """Removes this folder and those above it in the end, where they did not exist and are left empty."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    finally:
+        for path in new:
+            with suppress(OSError):
+                path.rmdir()
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

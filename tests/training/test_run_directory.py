@@ -230,6 +230,21 @@ def test_a_disk_that_is_full_on_resuming(run, monkeypatch, capsys, name):
     assert cdcd.load(run).complete()
 
 
+@pytest.mark.parametrize(
+    ("owner", "name"), [(runs, "Trainer"), (checkpoints, "write_durably"), (runs, "load_corpus")]
+)
+def test_nothing_is_left_of_a_run_that_cannot_start(tmp_path, monkeypatch, capsys, owner, name):
+    def refusing(*_, **__):
+        raise ValueError("not like this")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, refusing)
+        assert cdcd_main("train", "--out", tmp_path / "new" / "run", *tiny_options()) == 2
+    assert "not like this" in capsys.readouterr().err
+    assert contents(tmp_path) == {}
+    assert cdcd_main("train", "--out", tmp_path / "new" / "run", *tiny_options()) == 0
+
+
 # Starting, resuming and fine-tuning
 
 

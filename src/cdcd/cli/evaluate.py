@@ -69,10 +69,13 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def evaluate(options: Any) -> None:
+    from cdcd.lock import locked
     from cdcd.training.checkpoint import RunDirectory
 
     task = RunDirectory(options.runs[0]).config.task
-    (evaluate_translations if task == "translation" else evaluate_texts)(options)
+    options.out = options.out or options.runs[0] / "evaluation"
+    with locked(options.out):
+        (evaluate_translations if task == "translation" else evaluate_texts)(options)
 
 
 def evaluate_texts(options: Any) -> None:
@@ -102,7 +105,7 @@ def evaluate_texts(options: Any) -> None:
     )
     report = evaluation.report(settings, baseline)
     print_report(report, _console())
-    for path in write_report(report, options.out or options.runs[0] / "evaluation"):
+    for path in write_report(report, options.out):
         print(path)
 
 
@@ -131,9 +134,7 @@ def evaluate_translations(options: Any) -> None:
         dtype=options.dtype,
         compile=options.compile,
     )
-    report, paths = evaluation.run(
-        options.out or options.runs[0] / "evaluation", settings, baseline
-    )
+    report, paths = evaluation.run(options.out, settings, baseline)
     print_translation_report(report, _console())
     for path in paths:
         print(path)

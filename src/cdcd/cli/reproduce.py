@@ -45,6 +45,7 @@ def reproduce_options(parser: argparse.ArgumentParser) -> None:
 def reproduce(options: Any) -> None:
     from rich.console import Console
 
+    from cdcd.lock import locked
     from cdcd.reproduction import report
     from cdcd.reproduction.pictures import draw
     from cdcd.reproduction.work import perform
@@ -58,12 +59,15 @@ def reproduce(options: Any) -> None:
     if options.dry_run:
         _print_costs(list(report.costs(plan)), console)
         return
-    plan.check_protocol()
-    try:
-        failed = [] if options.tables else perform(plan, workers=options.workers, console=console)
-    finally:
-        for path in [*report.write(plan), *draw(plan)]:
-            console.print(f"written: {path}", highlight=False)
+    with locked(plan.out):
+        plan.check_protocol()
+        try:
+            failed = (
+                [] if options.tables else perform(plan, workers=options.workers, console=console)
+            )
+        finally:
+            for path in [*report.write(plan), *draw(plan)]:
+                console.print(f"written: {path}", highlight=False)
     if failed:
         raise SystemExit(f"cdcd reproduce: failed: {', '.join(failed)}")
 

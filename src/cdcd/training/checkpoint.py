@@ -40,6 +40,7 @@ from cdcd.files import (
     write_atomically,
     write_durably,
 )
+from cdcd.lock import Lock, refuse_locked
 from cdcd.training.build import meta_weights
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.tensor_files import check_finite, read_header, read_tensors
@@ -71,7 +72,7 @@ class RunDirectory:
     """A run on disk."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._lock = path, None
         if not (path / "config.json").is_file():
             problem = "is not a run directory (no config.json in it)"
             problem = problem if path.exists() else "does not exist"
@@ -83,22 +84,40 @@ class RunDirectory:
     def create(
         path: Path, config: RunConfig, tokenizer: Tokenizer, first: Checkpoint
     ) -> "RunDirectory":
-        """Makes a new run directory with its first checkpoint; refuses one that exists."""
+        """Makes a new run directory with its first checkpoint, locked; refuses one that exists."""
         refuse_existing(path)
         building = path.with_name(f".{path.name}.building-{os.getpid()}")
         try:
             (building / "tokenizer").mkdir(parents=True)
+            lock = Lock(building)
             described = {"cdcd_version": __version__, "vocab_size": tokenizer.vocab_size}
             described["config"] = dataclasses.asdict(config)
             write_durably(building / "config.json", json.dumps(described, indent=2).encode())
             tokenizer.save(building / "tokenizer")
             RunDirectory(building)._write(first)
             building.rename(path)
+            lock.folder = path
         except OSError as error:
+            refuse_existing(path)  # Another process may have been faster.
             raise ValueError(f"could not create the run {path}: {error.strerror}") from None
         finally:
             shutil.rmtree(building, ignore_errors=True)
-        return RunDirectory(path)
+        run = RunDirectory(path)
+        run._lock = lock
+        return run
+
+    def lock(self) -> None:
+        """Locks the run for this process, or raises an error that names the one that writes it."""
+        self._lock = Lock(self.path)
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def remove(self) -> None:
+        """Deletes a run that could not be begun."""
+        self.unlock()
+        _remove(self.path)
 
     @property
     def config(self) -> RunConfig:
@@ -325,6 +344,7 @@ def _verify_shard(checkpoint: Path, name: str, checksum: str, most: int) -> None
 
 def refuse_existing(path: Path) -> None:
     """Refuses to overwrite a run, or anything else."""
+    refuse_locked(path)
     if (path / "config.json").exists():
         raise ValueError(
             f"{path} already holds a run; go on with it (--resume) or choose another --out"

@@ -1,6 +1,7 @@
 """Starting, resuming and fine-tuning runs."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from cdcd.config import RunConfig
 from cdcd.data.corpus import BUILT_IN
 from cdcd.data.pairs import PairDataset
 from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS
+from cdcd.files import without_empty_folders
 from cdcd.settings import flatten, override
 from cdcd.training.checkpoint import FREE, Checkpoint, RunDirectory, check_shapes, refuse_existing
 from cdcd.training.corpora import Corpus, check_split_is_kept, load_corpus, split_seed
@@ -31,12 +33,21 @@ def start(
     check_shares(config.training.batch_size, config.training.accumulate, world)
     # A device that is not there is refused before anything is created.
     world.device(config.training.device)
-    loaded: list[Corpus] = []
-    world.on_main(lambda: loaded.append(_create(config, out, init_from)))
-    run = RunDirectory(out)
-    corpus = loaded[0] if loaded else load_corpus(config, run.tokenizer)
-    _print_left_out(corpus, world, console)
-    return Trainer(run, corpus.train, corpus.valid, console=console, world=world)
+    created: list[tuple[RunDirectory, Corpus]] = []
+    with ExitStack() as stack:
+        stack.enter_context(without_empty_folders(out.parent))
+        world.on_main(lambda: created.append(_create(config, out, init_from)))
+        if created:
+            run, corpus = created[0]
+            # A run that cannot be trained is not left behind.
+            stack.callback(run.remove)
+        else:
+            run = RunDirectory(out)
+            corpus = load_corpus(config, run.tokenizer)
+        _print_left_out(corpus, world, console)
+        trainer = Trainer(run, corpus.train, corpus.valid, console=console, world=world)
+        stack.pop_all()
+    return trainer
 
 
 def _print_left_out(corpus: Corpus, world: World, console: Console | None) -> None:
@@ -49,8 +60,8 @@ def _print_left_out(corpus: Corpus, world: World, console: Console | None) -> No
             )
 
 
-def _create(config: RunConfig, out: Path, init_from: Path | None) -> Corpus:
-    """Makes the directory of a new run and returns its text."""
+def _create(config: RunConfig, out: Path, init_from: Path | None) -> tuple[RunDirectory, Corpus]:
+    """Makes the directory of a new run, and returns it with its text."""
     refuse_existing(out)
     config = _located(config)
     parent = None if init_from is None else RunDirectory(init_from)
@@ -59,8 +70,7 @@ def _create(config: RunConfig, out: Path, init_from: Path | None) -> Corpus:
     if parent is not None:
         check_split_is_kept(config, parent.config, corpus.tokenizer)
         first = _inherit(first, parent)
-    RunDirectory.create(out, config, corpus.tokenizer, first)
-    return corpus
+    return RunDirectory.create(out, config, corpus.tokenizer, first), corpus
 
 
 def _located(config: RunConfig) -> RunConfig:
@@ -112,11 +122,25 @@ def resume(
 ) -> Trainer:
     """Continues a run, with changes that a resumed run can make."""
     run = RunDirectory(out)
-    changes = dict(changes or {})
+    world.on_main(run.lock)
+    with ExitStack() as stack:
+        stack.callback(run.unlock)
+        trainer = _resume(run, dict(changes or {}), checkpoint, console, world)
+        stack.pop_all()
+    return trainer
+
+
+def _resume(
+    run: RunDirectory,
+    changes: Mapping[str, Any],
+    checkpoint: int | None,
+    console: Console | None,
+    world: World,
+) -> Trainer:
     config = changed_config(run, changes)
     if run.existing_step(checkpoint) >= config.training.steps:
         raise ValueError(
-            f"{out} has already been trained for its {config.training.steps} steps; "
+            f"{run.path} has already been trained for its {config.training.steps} steps; "
             f"for more: --resume --training.steps {config.training.steps * 2}"
         )
     corpus = load_corpus(config, run.tokenizer)

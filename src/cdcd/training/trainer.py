@@ -226,6 +226,7 @@ class Trainer:
         finally:
             if self.log is not None:
                 self.log.close()
+            self.run.unlock()
 
     def _train(self) -> float:
         training, signals = self.config.training, Signals()
