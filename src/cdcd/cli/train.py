@@ -46,6 +46,11 @@ def train_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="tune the model of another run, whose split of the text is kept",
     )
+    parser.add_argument(
+        "--allow-unknown",
+        action="store_true",
+        help="with --init-from: accept a text of which the other run's tokenizer does not know many words",
+    )
     add_options(parser, RunConfig)
 
 
@@ -85,11 +90,19 @@ def _trainer(options: Any, world: World) -> Trainer | None:
     config = _new_config(options, changes)
     if options.resume == "auto" and world.on_main((options.out / "config.json").is_file):
         present = RunDirectory(options.out)
-        changes = run.changes_to(present, config)
+        changes = run.changes_to(present, config) | data
         if run.is_finished(present, changes):
             return None
         return run.resume(options.out, changes=changes, world=world)
-    return run.start(config, options.out, init_from=options.init_from, world=world)
+    if options.allow_unknown and not options.init_from:
+        raise ValueError("--allow-unknown goes with --init-from")
+    return run.start(
+        config,
+        options.out,
+        init_from=options.init_from,
+        allow_unknown=options.allow_unknown,
+        world=world,
+    )
 
 
 def _new_config(options: Any, changes: dict[str, Any]) -> RunConfig:

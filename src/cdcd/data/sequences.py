@@ -4,6 +4,8 @@ The operating system keeps in memory what is used. Documents never cross shards,
 sequences.
 """
 
+import hashlib
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -208,6 +210,13 @@ class TokenDataset:
                 }
                 for suffix, size in sizes.items():
                     yield self.path / f"{shard['name']}.{suffix}", size, shard["sha256"][suffix]
+
+    @property
+    def content_hash(self) -> str:
+        """A SHA-256 that is equal if and only if all tokens are."""
+        return hashlib.sha256(
+            json.dumps([sha256 for *_, sha256 in self._files()]).encode()
+        ).hexdigest()
 
     @property
     def splits(self) -> tuple[str, ...]:

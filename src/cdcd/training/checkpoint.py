@@ -7,6 +7,9 @@
         checkpoint.json         step, the SHA-256 of each file, and those of the tokenizer's file and
                                 of the settings of model and data that the checkpoint belongs to
 
+config.json has, beside the settings, the size of the vocabulary, the version of cdcd, the SHA-256 of the
+text that is trained on, and that of the path where the run was made (`made_at`).
+
 A checkpoint is written under a temporary name, flushed to disk and renamed, so that it is whole or
 not there. A run directory is created the same way and is loadable from its first moment.
 """
@@ -24,9 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
-from torch import Tensor
-
 from cdcd._version import __version__
 from cdcd.config import RunConfig, read_config
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_file
@@ -43,9 +43,14 @@ from cdcd.files import (
 from cdcd.lock import Lock, refuse_locked
 from cdcd.training.build import meta_weights
 from cdcd.training.distributed import ALONE, World
-from cdcd.training.tensor_files import check_finite, read_header, read_tensors
-
-Tensors = dict[str, Tensor]
+from cdcd.training.tensor_files import (
+    Tensors,
+    check_finite,
+    check_shapes,
+    read_header,
+    read_tensors,
+    to_bytes,
+)
 
 WEIGHTS, OPTIMISER = "weights.safetensors", "optimiser.safetensors"
 MAX_VOCAB_SIZE = 2**24
@@ -82,7 +87,11 @@ class RunDirectory:
 
     @staticmethod
     def create(
-        path: Path, config: RunConfig, tokenizer: Tokenizer, first: Checkpoint
+        path: Path,
+        config: RunConfig,
+        tokenizer: Tokenizer,
+        first: Checkpoint,
+        text_hash: str | None = None,
     ) -> "RunDirectory":
         """Makes a new run directory with its first checkpoint, locked; refuses one that exists."""
         refuse_existing(path)
@@ -91,6 +100,7 @@ class RunDirectory:
             (building / "tokenizer").mkdir(parents=True)
             lock = Lock(building)
             described = {"cdcd_version": __version__, "vocab_size": tokenizer.vocab_size}
+            described |= {"made_at": _hash_of(path), "text_sha256": text_hash}
             described["config"] = dataclasses.asdict(config)
             write_durably(building / "config.json", json.dumps(described, indent=2).encode())
             tokenizer.save(building / "tokenizer")
@@ -164,11 +174,25 @@ class RunDirectory:
             )
         return described
 
-    def replace_config(self, config: RunConfig) -> None:
-        """Records what a resumed run can change; all else stays as it was written, for its checksum."""
+    @property
+    def text_hash(self) -> str | None:
+        """The SHA-256 of the text that the run is trained on, where it is known."""
+        return self._described().get("text_sha256")
+
+    @property
+    def is_where_it_was_made(self) -> bool:
+        return self._described().get("made_at") == _hash_of(self.path)
+
+    def replace_config(self, config: RunConfig, *, text_hash: str | None = None) -> None:
+        """Records what a resumed run can change; all else stays as it was written, for its checksum.
+
+        With the hash of a text that the user has confirmed, the run belongs to where it is now.
+        """
         described, changed = self._described(), dataclasses.asdict(config)
         described["config"] |= {name: changed[name] for name in FREE}
         described["config"].setdefault("data", {})["source"] = config.data.source
+        if text_hash is not None:
+            described |= {"made_at": _hash_of(self.path), "text_sha256": text_hash}
         write_atomically(self.path / "config.json", json.dumps(described, indent=2).encode())
 
     def belongings(self) -> dict[str, str]:
@@ -248,7 +272,7 @@ class RunDirectory:
                 (WEIGHTS, checkpoint.weights),
                 (OPTIMISER, checkpoint.optimiser),
             ):
-                content = save(_contiguous(tensors))
+                content = to_bytes(tensors)
                 write_durably(temporary / name, content)
                 sums[name] = hashlib.sha256(content).hexdigest()
             for file in sorted(shards.iterdir()) if shards is not None else ():
@@ -353,24 +377,6 @@ def refuse_existing(path: Path) -> None:
         raise ValueError(f"{path} already exists and is not a run; choose another --out")
 
 
-def check_shapes(expected: Tensors, weights: Tensors, owner: str) -> None:
-    """Refuses weights of another model, and names the first tensor that differs."""
-    for name, tensor in expected.items():
-        if name not in weights:
-            raise ValueError(f"{owner} has no tensor {name}: it is of another model")
-        if weights[name].shape != tensor.shape:
-            raise ValueError(
-                f"{owner} is of another model size: {name} is {tuple(weights[name].shape)} there and "
-                f"{tuple(tensor.shape)} here"
-            )
-        if weights[name].dtype != tensor.dtype:
-            raise ValueError(
-                f"{owner} has a tensor {name} of {weights[name].dtype}, it must be of {tensor.dtype}"
-            )
-    if extra := sorted(set(weights) - set(expected)):
-        raise ValueError(f"{owner} has a tensor {extra[0]} that this model has not")
-
-
 def with_prefixes(groups: Mapping[str, Tensors]) -> Tensors:
     return {f"{prefix}.{n}": tensor for prefix, ts in groups.items() for n, tensor in ts.items()}
 
@@ -388,6 +394,6 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _contiguous(tensors: Tensors) -> Tensors:
-    # A copy, because safetensors refuses tensors that share memory.
-    return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+def _hash_of(path: Path) -> str:
+    """Returns the SHA-256 of where a run is, which tells nobody the path."""
+    return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()

@@ -12,12 +12,19 @@ from cdcd.config import RunConfig
 from cdcd.data.corpus import BUILT_IN
 from cdcd.data.pairs import PairDataset
 from cdcd.data.prepare.reading_pairs import BUILT_IN_PAIRS
-from cdcd.files import without_empty_folders
+from cdcd.files import warn, without_empty_folders
 from cdcd.settings import flatten, override
-from cdcd.training.checkpoint import FREE, Checkpoint, RunDirectory, check_shapes, refuse_existing
-from cdcd.training.corpora import Corpus, check_split_is_kept, load_corpus, split_seed
+from cdcd.training.checkpoint import FREE, Checkpoint, RunDirectory, refuse_existing
+from cdcd.training.corpora import (
+    Corpus,
+    check_split_is_kept,
+    load_corpus,
+    split_seed,
+    unknown_share,
+)
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import check_shares
+from cdcd.training.tensor_files import check_shapes
 from cdcd.training.trainer import Trainer, initial_checkpoint
 
 
@@ -26,17 +33,23 @@ def start(
     out: Path,
     *,
     init_from: Path | None = None,
+    allow_unknown: bool = False,
     console: Console | None = None,
     world: World = ALONE,
 ) -> Trainer:
-    """Starts a run in `out`; with `init_from`, from another run's weights, warp and tokenizer."""
+    """Starts a run in `out`; with `init_from`, from another run's weights, warp and tokenizer.
+
+    More than a few words that the other run does not know are an error, unless they are allowed.
+    """
     check_shares(config.training.batch_size, config.training.accumulate, world)
     # A device that is not there is refused before anything is created.
     world.device(config.training.device)
     created: list[tuple[RunDirectory, Corpus]] = []
     with ExitStack() as stack:
         stack.enter_context(without_empty_folders(out.parent))
-        world.on_main(lambda: created.append(_create(config, out, init_from)))
+        world.on_main(
+            lambda: created.append(_create(config, out, init_from, allow_unknown, console))
+        )
         if created:
             run, corpus = created[0]
             # A run that cannot be trained is not left behind.
@@ -60,7 +73,13 @@ def _print_left_out(corpus: Corpus, world: World, console: Console | None) -> No
             )
 
 
-def _create(config: RunConfig, out: Path, init_from: Path | None) -> tuple[RunDirectory, Corpus]:
+def _create(
+    config: RunConfig,
+    out: Path,
+    init_from: Path | None,
+    allow_unknown: bool,
+    console: Console | None,
+) -> tuple[RunDirectory, Corpus]:
     """Makes the directory of a new run, and returns it with its text."""
     refuse_existing(out)
     config = _located(config)
@@ -68,19 +87,56 @@ def _create(config: RunConfig, out: Path, init_from: Path | None) -> tuple[RunDi
     corpus = load_corpus(config, parent and parent.tokenizer)
     first = initial_checkpoint(config, corpus.tokenizer.vocab_size)
     if parent is not None:
-        check_split_is_kept(config, parent.config, corpus.tokenizer)
+        if _may_open_text(parent, config):
+            check_split_is_kept(config, parent.config, corpus.tokenizer)
+        if corpus.text_hash is None or corpus.text_hash != parent.text_hash:
+            _check_words(corpus, parent, allow_unknown, console)
         first = _inherit(first, parent)
-    return RunDirectory.create(out, config, corpus.tokenizer, first), corpus
+    run = RunDirectory.create(out, config, corpus.tokenizer, first, corpus.text_hash)
+    return run, corpus
+
+
+def _check_words(
+    corpus: Corpus, parent: RunDirectory, allow_unknown: bool, console: Console | None
+) -> None:
+    """Prints the share of words that another run does not know, and refuses a large one."""
+    share = unknown_share(corpus.train)
+    problem = f"{share:.1%} of the words of the text are unknown to the tokenizer of {parent.path}"
+    if share > MOST_UNKNOWN and not allow_unknown:
+        raise ValueError(
+            f"{problem}, more than {MOST_UNKNOWN:.0%}: train a new run without --init-from, or accept "
+            f"it with --allow-unknown"
+        )
+    if share:
+        (console or Console()).print(problem, highlight=False)
+
+
+def _may_open_text(parent: RunDirectory, config: RunConfig) -> bool:
+    """Returns whether the text of another run may be read: it was made here, or the user names its text."""
+    source = parent.config.data.source
+    may = parent.is_where_it_was_made or not _is_path(source) or source == config.data.source
+    if not may:
+        warn(
+            f"{parent.path} was made elsewhere, and its text, said to be at {source}, is not opened: "
+            f"whether the new run keeps documents apart that it held out is not known"
+        )
+    return may
 
 
 def _located(config: RunConfig) -> RunConfig:
     """Writes out the path of the corpus, so that the run can be resumed from any folder."""
-    if config.data.source in (*BUILT_IN, BUILT_IN_PAIRS):
+    if not _is_path(config.data.source):
         return config
     source = str(Path(config.data.source).expanduser().resolve())
     return replace(config, data=replace(config.data, source=source))
 
 
+def _is_path(source: str) -> bool:
+    return source not in (*BUILT_IN, BUILT_IN_PAIRS)
+
+
+MOST_UNKNOWN = 0.05
+"""Share of unknown words above which another run's tokenizer is refused."""
 INHERITED_DATA = (
     *("length", "source_length", "languages"),
     *("valid_share", "num_documents", "num_states"),
@@ -143,7 +199,14 @@ def _resume(
             f"{run.path} has already been trained for its {config.training.steps} steps; "
             f"for more: --resume --training.steps {config.training.steps * 2}"
         )
+    is_confirmed = "data.source" in changes
+    if _is_path(config.data.source) and not is_confirmed and not run.is_where_it_was_made:
+        raise ValueError(
+            f"{run.path} was made elsewhere; its data is said to be at {config.data.source}: give "
+            f"--data PATH to confirm"
+        )
     corpus = load_corpus(config, run.tokenizer)
+    _check_text(run, corpus, config.data.source)
     _print_left_out(corpus, world, console)
     trainer = Trainer(
         run,
@@ -159,11 +222,26 @@ def _resume(
         if checkpoint is not None:
             run.set_aside_after(checkpoint)
         if changes:
-            run.replace_config(config)
+            run.replace_config(config, text_hash=corpus.text_hash if is_confirmed else None)
 
     # The run is changed only now that nothing is left to be refused, on any rank.
     world.on_main(change_run)
     return trainer
+
+
+def _check_text(run: RunDirectory, corpus: Corpus, source: str) -> None:
+    """Refuses another text than the run's."""
+    if corpus.text_hash is None or corpus.text_hash == run.text_hash:
+        return
+    if run.text_hash is not None:
+        raise ValueError(
+            f"{source} is not the text that {run.path} is trained on: it has other documents; give the "
+            f"right one with --data PATH, or tune the run on other text with --init-from"
+        )
+    warn(
+        f"{run.path} was made by an earlier version of cdcd: whether {source} is the text that it is "
+        f"trained on is not known"
+    )
 
 
 FIXED_IN_TRAINING = {
@@ -177,10 +255,12 @@ FIXED_IN_TRAINING = {
 def changed_config(run: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
     """Returns a run's configuration with changes, after checking that a resumed run can make them."""
     present = run.config
-    config = override(present, changes)
+    config = _located(override(present, changes))
     before, after = flatten(present), flatten(config)
     for name in (name for name in changes if after[name] != before[name]):
         reason = FIXED_IN_TRAINING.get(name)
+        if name == "data.source" and _is_path(before[name]) and _is_path(after[name]):
+            continue  # The text may have moved; it is compared when it is read.
         if name.split(".")[0] not in FREE:
             reason = "the run has its model and its data"
         if name == "training.average_decay" and not (before[name] and after[name]):

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load
+from safetensors.torch import load, save
 from torch import Tensor
 
 from cdcd.files import JSON_LIMIT, open_regular, parse_json, size_of
+
+Tensors = dict[str, Tensor]
 
 DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
@@ -25,7 +27,14 @@ DTYPES = {
 MAX_DIMENSIONS = 8
 
 
-def read_header(path: Path) -> dict[str, Tensor]:
+def to_bytes(tensors: Tensors) -> bytes:
+    """Returns the content of a file with these tensors."""
+    # A copy, because safetensors refuses tensors that share memory.
+    copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+    return save(copies)
+
+
+def read_header(path: Path) -> Tensors:
     """Returns the tensors of a file on the meta device: their shapes and types, without values."""
     with open_regular(path) as file:
         size = size_of(file)
@@ -38,7 +47,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
             raise ValueError(f"{path.name} ({size} bytes): {error}") from None
 
 
-def _described(header: Any, num_bytes: int) -> dict[str, Tensor]:
+def _described(header: Any, num_bytes: int) -> Tensors:
     """Returns the tensors of a header that describes `num_bytes` bytes, one tensor after another."""
     if not isinstance(header, dict):
         raise ValueError("its header is not a JSON object")
@@ -69,7 +78,7 @@ def _meta(name: str, dtype: str, shape: list[Any], num_bytes: int) -> Tensor:
     return torch.empty(shape, dtype=DTYPES[dtype], device="meta")
 
 
-def read_tensors(path: Path, checksum: str | None) -> dict[str, Tensor]:
+def read_tensors(path: Path, checksum: str | None) -> Tensors:
     """Returns the tensors of a file whose header has been read, after comparing its checksum."""
     with open_regular(path) as file:
         content = file.read(size_of(file))
@@ -81,7 +90,25 @@ def read_tensors(path: Path, checksum: str | None) -> dict[str, Tensor]:
         raise ValueError(f"{path.name} is no safetensors file: {error}") from None
 
 
-def check_finite(tensors: dict[str, Tensor], owner: str) -> None:
+def check_shapes(expected: Tensors, weights: Tensors, owner: str) -> None:
+    """Refuses weights of another model, and names the first tensor that differs."""
+    for name, tensor in expected.items():
+        if name not in weights:
+            raise ValueError(f"{owner} has no tensor {name}: it is of another model")
+        if weights[name].shape != tensor.shape:
+            raise ValueError(
+                f"{owner} is of another model size: {name} is {tuple(weights[name].shape)} there and "
+                f"{tuple(tensor.shape)} here"
+            )
+        if weights[name].dtype != tensor.dtype:
+            raise ValueError(
+                f"{owner} has a tensor {name} of {weights[name].dtype}, it must be of {tensor.dtype}"
+            )
+    if extra := sorted(set(weights) - set(expected)):
+        raise ValueError(f"{owner} has a tensor {extra[0]} that this model has not")
+
+
+def check_finite(tensors: Tensors, owner: str) -> None:
     """Refuses weights that hold NaN or infinity."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.stack(tensor.aminmax()).isfinite().all():

@@ -25,7 +25,6 @@ from cdcd.training.checkpoint import (
     Checkpoint,
     RunDirectory,
     Tensors,
-    check_shapes,
     with_prefixes,
     without_prefix,
 )
@@ -36,6 +35,7 @@ from cdcd.training.monitoring import Best, Meter, Signals, Stopped
 from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_adam, make_muon
 from cdcd.training.parallel import check_shares, part_of, whole
 from cdcd.training.tasks import Task
+from cdcd.training.tensor_files import check_shapes
 
 AGREE_EVERY = 5
 """Steps after which several ranks ask each other whether one was told to stop."""
