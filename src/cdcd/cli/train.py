@@ -90,7 +90,8 @@ def _trainer(options: Any, world: World) -> Trainer | None:
     config = _new_config(options, changes)
     if options.resume == "auto" and world.on_main((options.out / "config.json").is_file):
         present = RunDirectory(options.out)
-        changes = run.changes_to(present, config) | data
+        named = {name: value for name, value in changes.items() if name == "data.source"}
+        changes = run.changes_to(present, config) | named
         if run.is_finished(present, changes):
             return None
         return run.resume(options.out, changes=changes, world=world)
