@@ -4,6 +4,7 @@ The operating system holds a lock (flock) and releases it when its holder ends, 
 lock is stale; the file `.lock` only says who has it, and is removed with the lock.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -15,8 +16,10 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from cdcd.files import without_empty_folders
+from cdcd.files import warn, without_empty_folders
 
+WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""The errors of file systems that cannot lock, such as some of clusters."""
 LOCK = ".lock"
 THIS_PROCESS = uuid.uuid4().hex
 """Tells this process, and those forked from it, from one of the same number on another host."""
@@ -67,7 +70,7 @@ def _take(folder: Path) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError(f"{path} is no regular file: remove it")
+                raise OSError(errno.EINVAL, "is no regular file: remove it", str(path))
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The one who had the lock may have removed the file since it was opened.
             with suppress(FileNotFoundError):
@@ -83,9 +86,12 @@ def _take(folder: Path) -> int | None:
             raise ValueError(
                 f"{folder} is being written by {holder}; wait until it ends, or stop it"
             ) from None
-        except BaseException:
-            os.close(descriptor)
-            raise
+        except OSError as error:
+            if error.errno not in WITHOUT_LOCKS:
+                os.close(descriptor)
+                raise
+            warn(f"{folder} is on a file system without locks: write it from one process at a time")
+            return descriptor
 
 
 def _sign(descriptor: int) -> None:

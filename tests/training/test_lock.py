@@ -1,5 +1,7 @@
 """One process at a time writes a folder; the others are told in one line who does."""
 
+import errno
+import fcntl
 import os
 import platform
 import re
@@ -14,6 +16,7 @@ from text_corpus import write_corpus
 from tiny import cdcd_main, contents, metrics, tiny_options, train_tiny
 
 from cdcd.data.prepare import preparation
+from cdcd.files import FileWarning
 from cdcd.lock import LOCK, Lock, locked
 from cdcd.training import run as runs
 from cdcd.training.trainer import Trainer
@@ -177,8 +180,18 @@ def test_a_lock_that_is_a_link_is_not_written_through(tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
     (tmp_path / "folder" / LOCK).unlink()
     os.mkfifo(tmp_path / "folder" / LOCK)
-    with pytest.raises(ValueError, match="is no regular file"):
+    with pytest.raises(OSError, match="is no regular file"):
         Lock(tmp_path / "folder")
+
+
+def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.warns(FileWarning, match="is on a file system without locks"), locked(tmp_path):
+        pass
+    assert contents(tmp_path) == {}
 
 
 def test_one_process_has_a_lock_several_times_and_its_children_none(tmp_path):
@@ -190,3 +203,20 @@ def test_one_process_has_a_lock_several_times_and_its_children_none(tmp_path):
     assert (tmp_path / LOCK).exists()
     first.release()
     assert not (tmp_path / LOCK).exists()
+
+
+def test_a_lock_whose_file_is_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
+    """Its holder may remove the file after another process has opened it, and before that locks it."""
+    flock, files = fcntl.flock, []
+
+    def removing(descriptor, operation):
+        if not files:
+            (tmp_path / LOCK).unlink()
+        files.append(os.fstat(descriptor).st_ino)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removing)
+    lock = Lock(tmp_path)
+    assert len(files) == 2
+    assert (tmp_path / LOCK).stat().st_ino == os.fstat(lock.descriptor).st_ino
+    lock.release()
