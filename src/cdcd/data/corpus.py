@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from cdcd.data.dataset_files import DESCRIPTION, REMEDY
 from cdcd.data.prepare.reading import Documents
 from cdcd.data.tokenizer_learning import learn_tokenizer
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
@@ -31,7 +32,13 @@ def read_documents(source: str) -> list[str]:
         raise ValueError(
             f"there is no corpus {source!r}: give a text file, a folder or one of {', '.join(BUILT_IN)}"
         )
-    texts = [text for (text,) in Documents(str(path), errors="strict") if text.strip()]
+    documents = Documents(str(path), errors="strict")
+    if any(file.suffix == ".tokens" for file in documents.files):
+        raise ValueError(
+            f"{source} has shards of a prepared data set, but no {DESCRIPTION} that describes them; "
+            f"{REMEDY}"
+        )
+    texts = [text for (text,) in documents if text.strip()]
     if not texts:
         raise ValueError(f"the corpus {source} holds no text")
     return texts

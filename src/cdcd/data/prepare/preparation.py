@@ -173,10 +173,10 @@ class _Preparation:
         self, config: PrepareConfig, out: Path, sources: Sources, console: Console
     ) -> None:
         self.config, self.out, self.sources, self.console = config, out, sources, console
-        self.progress = Progress.load(out, _begun(config, sources))
+        self.folders = _side_folders(config, out)
+        self.progress = Progress.load(out, _begun(config, sources), len(self.folders))
         self.tokenizer = load_tokenizer(out / "tokenizer")
         self.dtype = token_dtype(self.tokenizer.vocab_size)
-        self.folders = _side_folders(config, out)
         self.writers = [
             [
                 SplitWriter(
