@@ -30,9 +30,11 @@ def data(options: Any) -> None:
     from cdcd.data.prepare import PrepareConfig, prepare
     from cdcd.data.sequences import TokenDataset
 
+    def prepared() -> PreparedPairs | TokenDataset:
+        return PreparedPairs(options.out) if holds_pairs(options.out) else TokenDataset(options.out)
+
     if options.data_verb == "verify":
-        kind = PreparedPairs if holds_pairs(options.out) else TokenDataset
-        dataset = kind(options.out)
+        dataset = prepared()
         dataset.verify()
         print(f"{options.out} is whole: {', '.join(dataset.splits)}")
         return
@@ -41,7 +43,12 @@ def data(options: Any) -> None:
         raise ValueError("say what to prepare with --source PATH")
     prepare(PrepareConfig(**changes), options.out, console=Console(soft_wrap=True))
     name = shlex.quote(str(options.out))
-    if holds_pairs(options.out):
+    if "valid" not in prepared().splits:
+        print(
+            f"it cannot be trained on, since the split valid is empty: delete {name} and prepare it "
+            f"again with a higher --valid-share or with --valid-source PATH"
+        )
+    elif holds_pairs(options.out):
         print(
             f"train on it with: cdcd train --task translation --preset multi30k --data {name} "
             f"--data.languages SOURCE-TARGET --out RUN (millions of pairs: --preset wmt-base)"

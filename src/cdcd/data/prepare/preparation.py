@@ -236,6 +236,7 @@ class _Preparation:
         progress, config = self.progress, self.config
         kept = {name: content.documents for name, content in progress.sides[0].items()}
         if not kept["train"]:
+            shutil.rmtree(self.out)  # Other settings could not go on with it.
             raise ValueError(
                 f"nothing is left to train on: {progress.empty['train']:,} documents are empty; add "
                 f"documents or lower the shares"
