@@ -21,6 +21,7 @@ from cdcd.training.checkpoint import (
 )
 from cdcd.training.corpora import Corpus, check_split_is_kept, load_corpus, split_seed
 from cdcd.training.distributed import ALONE, World
+from cdcd.training.memory import refuse_what_cannot_fit
 from cdcd.training.parallel import check_shares
 from cdcd.training.trainer import Trainer, initial_checkpoint
 
@@ -38,7 +39,7 @@ def start(
     # A device that is not there is refused before anything is created.
     world.device(config.training.device)
     loaded: list[Corpus] = []
-    world.on_main(lambda: loaded.append(_create(config, out, init_from)))
+    world.on_main(lambda: loaded.append(_create(config, out, init_from, world)))
     run = RunDirectory(out)
     corpus = loaded[0] if loaded else load_corpus(config, run.tokenizer)
     _print_left_out(corpus, world, console)
@@ -55,12 +56,13 @@ def _print_left_out(corpus: Corpus, world: World, console: Console | None) -> No
             )
 
 
-def _create(config: RunConfig, out: Path, init_from: Path | None) -> Corpus:
+def _create(config: RunConfig, out: Path, init_from: Path | None, world: World) -> Corpus:
     """Makes the directory of a new run and returns its text."""
     refuse_existing(out)
     config = _located(config)
     parent = None if init_from is None else RunDirectory(init_from)
     corpus = load_corpus(config, parent and parent.tokenizer)
+    refuse_what_cannot_fit(config, corpus.tokenizer.vocab_size, world)
     first = initial_checkpoint(config, corpus.tokenizer.vocab_size)
     if parent is not None:
         check_split_is_kept(config, parent.config, corpus.tokenizer)
