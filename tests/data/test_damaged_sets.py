@@ -203,6 +203,18 @@ def test_the_shard_and_the_remedy_are_named(copy, bit, kind, message):
     assert re.search(message, found), found
 
 
+def test_the_first_number_beyond_the_vocabulary(copy):
+    kind, folder = copy
+    sides = [folder] if kind == "texts" else [folder / "source", folder / "target"]
+    beyond = KINDS[kind](folder).tokenizer.vocab_size
+    for file in (side / "valid-00000.tokens" for side in sides):
+        content = np.fromfile(file, "<u2")
+        for token, is_known in ((beyond - 1, True), (beyond, False)):
+            np.array([token, *content[1:]], "<u2").tofile(file)
+            assert (mistake_of(partial(read, kind, folder), folder) == []) == is_known
+        content.tofile(file)
+
+
 def test_training_names_a_damaged_shard(copy, capfd):
     kind, folder = copy
     if kind == "pairs":
