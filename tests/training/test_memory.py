@@ -58,6 +58,20 @@ def test_a_text_is_read_where_it_fits(has_memory, tmp_path):
         read_documents(str(file))
 
 
+def test_a_vocabulary_is_learnt_where_its_text_fits(has_memory, tmp_path, capfd):
+    file = tmp_path / "text.txt"
+    file.write_text("one sunny day\n" * 1000)
+    command = ("data", "prepare", "--source", file, "--vocab-size", 300)
+    has_memory(3 * 14_000 - 1)
+    assert cdcd_main(*command, "--out", tmp_path / "set") == 2
+    assert "learning from 14,000 bytes of text would need" in capfd.readouterr().err
+    assert set(contents(tmp_path)) == {"text.txt"}
+    for size, options in ((3 * 14_000, ()), (3 * 5_000, ("--tokenizer-bytes", 5_000))):
+        has_memory(size)
+        out = ("--out", tmp_path / f"set of {size}", "--workers", 1)
+        assert cdcd_main(*command, *out, *options) == 0
+
+
 @pytest.mark.parametrize("task", ["text", "translation"])
 @pytest.mark.parametrize("optimiser", ["adam", "muon"])
 @pytest.mark.parametrize("accumulate", [1, 4])

@@ -30,6 +30,7 @@ from cdcd.data.prepare.writing import Progress, SplitWriter
 from cdcd.data.tokenizer_learning import LEARNERS, learn_tokenizer
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer, token_dtype, tokenizer_hash
 from cdcd.files import file_hash, write_json
+from cdcd.memory import available_memory, refuse_beyond
 
 SAVE_EVERY = 32_000_000
 """Bytes of text between two times that the progress is saved."""
@@ -138,6 +139,10 @@ def _make_tokenizer(config: PrepareConfig, source: Source, console: Console) -> 
     options = {}
     if config.tokenizer == "sentencepiece":
         options = {"num_bytes": config.tokenizer_bytes, "seed": config.seed}
+        num_bytes = min(config.tokenizer_bytes, source.size or config.tokenizer_bytes)
+        # This process, the one that learns and SentencePiece itself hold the text.
+        subject = f"learning from {num_bytes:,} bytes of text"
+        refuse_beyond(available_memory(), 3 * num_bytes, subject, "lower tokenizer_bytes")
     if config.tokenizer != "bytes":
         console.print(f"learning a vocabulary ({config.tokenizer}) from {config.source}")
     train = _train_texts(config, source)
