@@ -95,18 +95,18 @@ def test_the_estimate_of_a_training(has_memory, task, optimiser, accumulate):
     "options",
     [
         ("--data.num-documents", 900_000_000),
-        ("--data", "markov", "--data.num-states", 60_000),
+        ("--data", "markov", "--data.num-states", 4_000),
         ("--task", "translation", "--preset", "numerals", "--data.num-documents", 900_000_000),
         ("--network.width", 8192),
         ("--training.batch-size", 1_000_000),
     ],
 )
 def test_nothing_is_left_of_a_refused_run(has_memory, tmp_path, capfd, options):
-    has_memory(10**9)
+    has_memory(10**8)
     assert cdcd_main("train", "--out", tmp_path / "run", *options) == 2
     error = capfd.readouterr().err
     assert error.count("\n") == 1
-    assert "GB of memory, and there are 1.0 GB; " in error
+    assert "GB of memory, and there are 0.1 GB; " in error
     assert contents(tmp_path) == {}
 
 
