@@ -137,7 +137,7 @@ def test_synonyms_leave_the_words_as_they_are():
 
 
 def model(process, vocab_size, seed, nll):
-    return {"process": process, "vocabulary": vocab_size, "seed": seed, "nll": nll}
+    return {"process": process, "vocabulary": vocab_size, "seed": seed, "nll": nll, "real_nll": 0.5}
 
 
 def models_with(low, high):
@@ -165,7 +165,9 @@ def models_with(low, high):
 )
 def test_the_finding_needs_both_a_gap_and_its_growth(low, high, verdict):
     models = models_with(low, high)
-    assert finding(models)["verdict"] == verdict
+    assert finding(models, {"16": 2.0, "1024": 2.0})["verdict"] == verdict
+    # The Gaussian models are 0.5 from the language: further than half of the way to shuffled tokens.
+    assert finding(models, {"16": 2.0, "1024": 0.9})["verdict"] == "undecided"
     assert gaps(models) == {16: pytest.approx([*low]), 1024: pytest.approx([*high])}
 
 

@@ -36,6 +36,7 @@ from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_adam, 
 
 NUM_WORDS = 16
 """Words of the chain; fewer where there are fewer tokens."""
+LENGTH = 8
 NUM_SAMPLES = 128
 NUM_SEQUENCES = 20_000
 """Sequences of the chain that its own likelihood is taken from."""
@@ -147,7 +148,7 @@ def config_of(name: str, vocab_size: int, steps: int, seed: int) -> RunConfig:
         "process.t_max": levels.t_max,
         "data.source": "markov",
         "data.num_states": vocab_size,
-        "data.length": 8,
+        "data.length": LENGTH,
         "network.num_blocks": 2,
         "network.width": 64,
         "network.num_heads": 2,
@@ -240,14 +241,26 @@ def train_and_judge(name: str, vocab_size: int, steps: int, seed: int) -> dict[s
     model = Model(name, config_of(name, vocab_size, steps, seed))
     model.train(chain)
     samples = model.sample(NUM_SAMPLES, generator_for(seed, "simplex samples"))
-    length = model.config.data.length
-    real = chain.sample(NUM_SEQUENCES, length, generator=generator_for("simplex", "real"))
+    length, real = model.config.data.length, _real(chain, model.config.data.length)
     return {
         "nll": float(chain.log_prob(samples).mean()) / -length,
         "real_nll": float(chain.log_prob(real).mean()) / -length,
         "entropy": _entropy(samples, vocab_size),
         "real_entropy": _entropy(real[:NUM_SAMPLES], vocab_size),
     }
+
+
+def shuffled_excess(vocab_size: int) -> float:
+    """Returns the NLL a token of a language in random order, less that in its own order."""
+    chain = language(vocab_size)
+    real = _real(chain, LENGTH)
+    order = torch.randperm(real.numel(), generator=generator_for("simplex", "order"))
+    shuffled = real.flatten()[order].view_as(real)
+    return float(chain.log_prob(real).mean() - chain.log_prob(shuffled).mean()) / LENGTH
+
+
+def _real(chain: MarkovChain, length: int) -> Int[Tensor, "sequences length"]:
+    return chain.sample(NUM_SEQUENCES, length, generator=generator_for("simplex", "real"))
 
 
 def _entropy(tokens: Tensor, vocab_size: int) -> float:
