@@ -140,6 +140,8 @@ EFFECTS = [
     ("objective.conditioning_dropout", TRANSLATION | {"objective.masking": "none"}, AUTOREGRESSIVE),
     ("objective.self_conditioned_share", {}, {"objective.self_conditioning": False}),
     ("embedding.l2_penalty", {"embedding.normalise": False}, {}),
+    ("embedding.margin_penalty", {"embedding.normalise": False}, {}),
+    ("embedding.l2_adapted", {"embedding.normalise": False, "embedding.l2_penalty": 1.0}, {}),
     ("network.time_units", {}, AUTOREGRESSIVE),
     ("network.width", AUTOREGRESSIVE, TRANSLATION),
     ("seq2seq.width", TRANSLATION, {}),

@@ -11,7 +11,7 @@ def reproduce_options(parser: argparse.ArgumentParser) -> None:
         "targets",
         metavar="TABLE|FIGURE",
         nargs="*",
-        help="table1, figure5, …; all if none is named",
+        help="table1, figure5, …, simplex; all but simplex if none is named",
     )
     parser.add_argument(
         "--scale", metavar="tiny|small|paper", default="tiny", help="models and corpus"
@@ -52,6 +52,11 @@ def reproduce(options: Any) -> None:
     from cdcd.reproduction.work import perform
 
     console = Console(soft_wrap=True)
+    if "simplex" in options.targets:
+        _study(options, console)
+        options.targets.remove("simplex")
+        if not options.targets:
+            return
     plan = _plan(options)
     if options.list:
         for row, seed in plan.results:
@@ -73,6 +78,37 @@ def reproduce(options: Any) -> None:
         raise SystemExit(f"cdcd reproduce: failed: {', '.join(failed)}")
 
 
+def _study(options: Any, console: Any) -> None:
+    """Performs the study of simplex diffusion, of one size at all scales, or shows its state."""
+    from cdcd.reproduction.simplex import Study, parts_of, perform_study
+
+    _check_counts(options)
+    given = {name: getattr(options, name) for name in ("seeds", "steps")}
+    study = Study(**{name: value for name, value in given.items() if value is not None})
+    out = _out(options)
+    if options.list or options.dry_run:
+        for part in parts_of(study):
+            state = "to do" if part.result(out) is None else "done"
+            console.print(f"{state:8} simplex {part.name}", highlight=False)
+        return
+    for path in perform_study(study, out, console):
+        console.print(f"written: {path}", highlight=False)
+
+
+def _check_counts(options: Any) -> None:
+    for name in ("seeds", "steps", "samples", "workers"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} is {value}, it must be at least 1")
+
+
+def _out(options: Any) -> Path:
+    """Returns the folder of results, one that need not be there where nothing is written."""
+    if options.out is None and not (options.list or options.dry_run):
+        raise ValueError("say where results go with --out OUT")
+    return options.out or Path("runs") / "reproduction"
+
+
 def _plan(options: Any) -> Any:
     from dataclasses import replace
 
@@ -81,10 +117,7 @@ def _plan(options: Any) -> Any:
     from cdcd.reproduction.scales import corpus, scale_named
 
     scale = scale_named(options.scale)
-    for name in ("seeds", "steps", "samples", "workers"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} is {value}, it must be at least 1")
+    _check_counts(options)
     rows = [row for row in rows_of(options.targets) if row.table != "table4"]
     if options.only:
         # The labels of some rows hold commas: T=0.9,guidance=2.0.
@@ -102,10 +135,7 @@ def _plan(options: Any) -> Any:
         scale = replace(scale, seeds=options.seeds, other_seeds=options.seeds)
     if options.samples:
         scale = replace(scale, num_samples=options.samples, sweep_samples=options.samples)
-    is_planned = options.list or options.dry_run
-    if options.out is None and not is_planned:
-        raise ValueError("say where results go with --out OUT")
-    out = options.out or Path("runs") / "reproduction"
+    is_planned, out = options.list or options.dry_run, _out(options)
     data = (options.data or "tales") if is_planned else corpus(scale, options.data, out)
     changes = {"training.device": options.device, "training.compile": options.compile}
     return Plan(scale, rows, data, out, changes)

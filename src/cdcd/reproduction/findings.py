@@ -79,15 +79,19 @@ class Claim:
 
     def result(self, values: Values) -> dict[str, Any]:
         """Returns the mean difference, its error, the number of seeds, and `holds`, `fails` or `undecided`."""
-        each, (low, high) = self.differences(values), self.band
-        mean, error = averaged(each)
-        verdict = "undecided"
-        if len(each) >= FEWEST_SEEDS and mean is not None and error is not None:
-            if low < mean - 2 * error and mean + 2 * error < high:
-                verdict = "holds"
-            elif mean + 2 * error <= low or high <= mean - 2 * error:
-                verdict = "fails"
-        return {"ours": mean, "error": error, "seeds": len(each), "verdict": verdict}
+        return judged(self.differences(values), self.band)
+
+
+def judged(each: Sequence[float], band: tuple[float, float]) -> dict[str, Any]:
+    """Returns the mean of some differences, its error, their number, and whether it lies in the band."""
+    mean, error = averaged(each)
+    (low, high), verdict = band, "undecided"
+    if len(each) >= FEWEST_SEEDS and mean is not None and error is not None:
+        if low < mean - 2 * error and mean + 2 * error < high:
+            verdict = "holds"
+        elif mean + 2 * error <= low or high <= mean - 2 * error:
+            verdict = "fails"
+    return {"ours": mean, "error": error, "seeds": len(each), "verdict": verdict}
 
 
 def matching(pattern: str) -> list[str]:
