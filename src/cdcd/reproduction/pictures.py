@@ -1,4 +1,4 @@
-"""The paper's figures from our results: bars (Figure 4), trade-offs (5, 6), the time warp (2, 8)."""
+"""The paper's figures from our results: bars (Figure 4), trade-offs (5, 6), the time warp (2, 8), Table 4."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +38,7 @@ def draw(plan: Plan) -> list[Path]:
         return []
     values = read_values(replace(plan, rows=list(ROWS.values())))
     figures = {"figure4": _bars(values)}
+    figures["table4"] = _translations(values)
     figures |= {name: _trade_offs(values, groups) for name, groups in TRADE_OFFS.items()}
     drawn = []
     record = plan.run("base.0") / "record.json"
@@ -72,6 +73,40 @@ def _bars(values: Values) -> "Figure | None":
     axis.set(xlabel="AR-NLL less that of the base model (nats a token)", title="Table 1, Figure 4")
     axis.legend(frameon=False)
     return figure
+
+
+def _translations(values: Values) -> "Figure | None":
+    """Draws BLEU over the number of samples that minimum Bayes risk chooses from, by direction."""
+    rows = rows_of(["table4"])
+    if not any(row.name in values for row in rows):
+        return None
+    directions = list(dict.fromkeys(row.name.rpartition("/")[2] for row in rows))
+    models = list(dict.fromkeys(map(_translator, rows)))
+    figure, axes = new_figure(1, len(directions), (5 * len(directions), 4.5))
+    for axis, direction in zip(axes, directions, strict=True):
+        for side, about, style in ((PAPER, "paper", ":"), (values, "ours", "-")):
+            for number, model in enumerate(models):
+                same = (row for row in rows if row.name.endswith(f"/{direction}"))
+                points = list(_bleu_points([r for r in same if _translator(r) == model], side))
+                if points:
+                    x, y, errors = zip(*points, strict=True)
+                    label = f"{model}, {about}"
+                    axis.errorbar(x, y, errors, fmt=f"o{style}", color=f"C{number}", label=label)
+        axis.set(title=direction, xlabel="samples", ylabel="BLEU", xscale="log")
+        axis.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def _translator(row: Row) -> str:
+    """Returns the name of a row's model and decoder, without the number of samples."""
+    return row.name.split("/")[1].partition("-n=")[0]
+
+
+def _bleu_points(rows: Sequence[Row], values: Values) -> Iterator[tuple[int, float, float]]:
+    for row in rows:
+        bleu = summary(row, values, "bleu")
+        if bleu is not None:
+            yield int(row.sampling.get("num_samples", 1)), bleu["mean"], bleu["error"] or 0.0
 
 
 def _trade_offs(values: Values, groups: Sequence[str]) -> "Figure | None":
