@@ -23,7 +23,9 @@ def reproduce_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", metavar="INT", type=int, help="training seeds of every row")
     parser.add_argument("--steps", metavar="INT", type=int, help="training steps of every row")
-    parser.add_argument("--samples", metavar="INT", type=int, help="samples of every row")
+    parser.add_argument(
+        "--samples", metavar="INT", type=int, help="samples of every row; of Table 4: sentences"
+    )
     parser.add_argument(
         "--workers", metavar="INT", type=int, default=1, help="processes side by side"
     )
