@@ -196,6 +196,8 @@ def test_other_rows_may_need_other_corpora(finished):
     finished.check_protocol()
     noted = json.loads((finished.out / "protocol.json").read_text())
     assert (noted["corpus"], noted["pairs numerals"]) == ("tales", "numerals")
+    assert "translators" in noted
+    assert "translators" not in MICRO.protocol({"text": "tales"})
     with pytest.raises(ValueError, match="corpus is tales, not markov"):
         replace(finished, corpora={"text": "markov"}).check_protocol()
 

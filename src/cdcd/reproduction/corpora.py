@@ -13,7 +13,7 @@ from cdcd.reproduction.scales import TEXT, RawCorpus, Scale
 
 PREPARED = {
     True: "a data set made by cdcd data prepare with --judge-share and --test-share",
-    False: "a data set of pairs {0} made by cdcd data prepare in the folder {0}",
+    False: "for table4 a data set of pairs {0} made by cdcd data prepare in the folder {0}",
 }
 """The data sets that may be given, by whether they are text."""
 

@@ -81,32 +81,41 @@ def _translations(values: Values) -> "Figure | None":
     if not any(row.name in values for row in rows):
         return None
     directions = list(dict.fromkeys(row.name.rpartition("/")[2] for row in rows))
-    models = list(dict.fromkeys(map(_translator, rows)))
-    figure, axes = new_figure(1, len(directions), (5 * len(directions), 4.5))
+    figure, axes = new_figure(1, len(directions), (4.5 * len(directions) + 2, 4.5))
     for axis, direction in zip(axes, directions, strict=True):
-        for side, about, style in ((PAPER, "paper", ":"), (values, "ours", "-")):
-            for number, model in enumerate(models):
-                same = (row for row in rows if row.name.endswith(f"/{direction}"))
-                points = list(_bleu_points([r for r in same if _translator(r) == model], side))
-                if points:
-                    x, y, errors = zip(*points, strict=True)
-                    label = f"{model}, {about}"
-                    axis.errorbar(x, y, errors, fmt=f"o{style}", color=f"C{number}", label=label)
+        of_direction = [row for row in rows if row.name.endswith(f"/{direction}")]
+        _draw_bleu(axis, of_direction, PAPER, "paper", ":")
+        _draw_bleu(axis, of_direction, values, "ours", "-")
         axis.set(title=direction, xlabel="samples", ylabel="BLEU", xscale="log")
-        axis.legend(frameon=False, fontsize=7)
+    entries = (zip(*axis.get_legend_handles_labels(), strict=True) for axis in axes)
+    lines = {label: line for each in entries for line, label in each}
+    figure.legend([*lines.values()], [*lines], loc="outside right center", frameon=False)
     return figure
+
+
+def _draw_bleu(axis: "Axes", rows: Sequence[Row], values: Values, side: str, style: str) -> None:
+    """Draws a line for each model and decoder."""
+    for number, name in enumerate(dict.fromkeys(map(_translator, rows))):
+        points = list(_bleu_points([row for row in rows if _translator(row) == name], values))
+        if points:
+            x, y, errors = zip(*points, strict=True)
+            label = f"{name}, {side}"
+            axis.errorbar(x, y, errors, fmt=f".{style}", color=f"C{number}", label=label)
 
 
 def _translator(row: Row) -> str:
     """Returns the name of a row's model and decoder, without the number of samples."""
-    return row.name.split("/")[1].partition("-n=")[0]
+    size, _, kind = row.name.split("/")[1].partition("n=")[0].strip("-").partition("-")
+    return f"{size} {kind or 'CDCD'}"
 
 
 def _bleu_points(rows: Sequence[Row], values: Values) -> Iterator[tuple[int, float, float]]:
+    """Yields the number of samples, BLEU and its error; beam search has one value for all numbers."""
     for row in rows:
-        bleu = summary(row, values, "bleu")
-        if bleu is not None:
-            yield int(row.sampling.get("num_samples", 1)), bleu["mean"], bleu["error"] or 0.0
+        bleu, count = summary(row, values, "bleu"), row.sampling.get("num_samples")
+        for num_samples in (1, 10, 100) if count is None else (int(count),):
+            if bleu is not None:
+                yield num_samples, bleu["mean"], bleu["error"] or 0.0
 
 
 def _trade_offs(values: Values, groups: Sequence[str]) -> "Figure | None":

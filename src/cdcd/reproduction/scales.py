@@ -137,6 +137,7 @@ class Scale:
 
     def protocol(self, corpora: Mapping[str, str]) -> dict[str, Any]:
         """Returns everything that makes the results in a folder comparable."""
+        has_pairs = any(name != TEXT for name in corpora)
         return {
             "protocol": PROTOCOL,
             "scale": self.name,
@@ -145,7 +146,7 @@ class Scale:
             "steps": self.base().training.steps,
             "diffusion": asdict(self.base()),
             "judge": asdict(self.judge()),
-            "translators": self.translators.protocol(),
+            **({"translators": self.translators.protocol()} if has_pairs else {}),
             **{_entry(name): _identity(source) for name, source in corpora.items()},
         }
 
