@@ -10,7 +10,7 @@ from rich.console import Console
 from tiny import TINY, cdcd_main
 
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.evaluation.judge import load_judge, split_texts
+from cdcd.evaluation.judge import MARKS, load_judge, split_texts
 from cdcd.inference.load import load
 from cdcd.reproduction import measuring, pictures, report, samples, work
 from cdcd.reproduction.plan import JUDGE, Plan
@@ -185,6 +185,23 @@ def test_figure_7_shows_samples_beside_what_was_there(finished):
     assert (plan.out / "figure7.md").read_text().count("Original: ") == len(originals) + len(
         infillings
     )
+
+
+def test_a_completion_may_be_of_another_length_than_the_original(finished, monkeypatch):
+    """A sample begins behind its prompt, may fill the sequence, and is shown to its own end."""
+    model, seen = load(finished.run("base.0")), []
+
+    def ends_at_once(model, given, *_):
+        seen.append(given)
+        is_first = given.is_generated & (given.is_generated.cumsum(1) == 1)
+        tokens = torch.where(is_first, EOS, torch.where(given.is_generated, PAD, given.tokens))
+        return given.with_tokens(tokens)
+
+    monkeypatch.setattr(samples, "sample_texts", ends_at_once)
+    row = ROWS["figure7/samples/completion"]
+    texts = samples.complete(row, model, 4, MICRO.prompts(row))["texts"]
+    assert bool(seen[0].is_generated[:, -1].all())
+    assert {text["sample"] for text in texts} == {MARKS[EOS]}
 
 
 def test_the_middle_half_of_a_text_is_infilled():

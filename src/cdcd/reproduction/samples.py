@@ -29,13 +29,15 @@ def complete(
     row: Row, model: TextModel, batch_size: int, prompts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Generates the missing part of held-out texts: their ends, or the middle of each."""
-    has_gap = prompts["protocol"] == "middle"
+    has_gap, layout = prompts["protocol"] == "middle", model.config.data.layout
     if has_gap:
         tokens = held_out(model, **{**prompts, "protocol": "half"}).tokens
         given = Texts(tokens, middle(tokens))
+        drawn = sample_texts(model, given, row.sampling, 0, batch_size)
     else:
-        given = held_out(model, **prompts).counted(model.config.data.layout)
-    drawn = sample_texts(model, given, row.sampling, 0, batch_size)
+        given = held_out(model, **prompts)
+        drawn = sample_texts(model, given, row.sampling, 0, batch_size).counted(layout)
+        given = given.counted(layout)
     originals, samples = (split_texts(texts, model.tokenizer) for texts in (given, drawn))
     behind = behind_gap(given, model.tokenizer) if has_gap else [""] * len(given)
     return {
