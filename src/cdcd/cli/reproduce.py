@@ -23,7 +23,9 @@ def reproduce_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", metavar="INT", type=int, help="training seeds of every row")
     parser.add_argument("--steps", metavar="INT", type=int, help="training steps of every row")
-    parser.add_argument("--samples", metavar="INT", type=int, help="samples of every row")
+    parser.add_argument(
+        "--samples", metavar="INT", type=int, help="samples of every row; of Table 4: sentences"
+    )
     parser.add_argument(
         "--workers", metavar="INT", type=int, default=1, help="processes side by side"
     )
@@ -59,8 +61,7 @@ def reproduce(options: Any) -> None:
             return
     plan = _plan(options)
     if options.list:
-        for row, seed in plan.results:
-            console.print(f"{plan.state(row, seed):8} {row.name} seed {seed}", highlight=False)
+        _print_states(plan, console)
         return
     if options.dry_run:
         _print_costs(plan, console)
@@ -112,33 +113,45 @@ def _out(options: Any) -> Path:
 def _plan(options: Any) -> Any:
     from dataclasses import replace
 
+    from cdcd.reproduction.corpora import corpora
     from cdcd.reproduction.plan import Plan
-    from cdcd.reproduction.rows import BASE, ROWS, base_of, rows_of
-    from cdcd.reproduction.scales import corpus, scale_named
+    from cdcd.reproduction.rows import rows_of, with_compared
+    from cdcd.reproduction.scales import scale_named
 
     scale = scale_named(options.scale)
     _check_counts(options)
-    rows = [row for row in rows_of(options.targets) if row.table != "table4"]
+    rows = rows_of(options.targets)
     if options.only:
         # The labels of some rows hold commas: T=0.9,guidance=2.0.
         chosen = rows_of(re.split(r",(?!\w+=)", options.only))
         rows = [row for row in rows if row in chosen]
-    if not rows:
+    present = [row for row in rows if scale.has(row)]
+    if not present:
+        named = f": {rows[0].name} is not at this scale" if rows else ""
         raise ValueError(
-            "no row is left: table4 is not run by this command, see docs/translation.md"
+            f"no row is left at scale {scale.name}{named}; choose other rows or another --scale"
         )
-    compared = [BASE, "table1/data/data", *filter(None, (base_of(row.name) for row in rows))]
-    rows = list(dict.fromkeys([*(ROWS[name] for name in compared), *rows]))
+    rows = with_compared(rows)
     if options.steps:
         scale = scale.with_steps(options.steps)
     if options.seeds:
         scale = replace(scale, seeds=options.seeds, other_seeds=options.seeds)
     if options.samples:
-        scale = replace(scale, num_samples=options.samples, sweep_samples=options.samples)
+        scale = scale.with_samples(options.samples)
     is_planned, out = options.list or options.dry_run, _out(options)
-    data = (options.data or "tales") if is_planned else corpus(scale, options.data, out)
+    needed = {} if is_planned else corpora(scale, filter(scale.has, rows), options.data, out)
     changes = {"training.device": options.device, "training.compile": options.compile}
-    return Plan(scale, rows, data, out, changes)
+    return Plan(scale, rows, needed, out, changes)
+
+
+def _print_states(plan: Any, console: Any) -> None:
+    from cdcd.reproduction.plan import LACKING
+
+    for row, seed in plan.results:
+        console.print(f"{plan.state(row, seed):8} {row.name} seed {seed}", highlight=False)
+    for row in plan.rows:
+        if not plan.scale.has(row):
+            console.print(f"{LACKING}: {row.name}", highlight=False)
 
 
 def _print_costs(plan: Any, console: Any) -> None:
