@@ -235,7 +235,6 @@ def test_torchrun_starts_again_after_a_kill_and_comes_to_the_same_end(trained, t
     wait_for_step(run, 25, lambda: not process.is_alive())
     os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGKILL)
     assert end_of(process) == [0], output.read_text()
-    assert output.read_text().count("another rank does not answer") == 1, output.read_text()
     assert metrics(run) == metrics(trained / "long")
     last = [contents(RunDirectory(r).folder(60)) for r in (run, trained / "long")]
     assert last[0] == last[1]
