@@ -262,6 +262,9 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
     if not isinstance(values, Mapping):
         return from_dict(RunConfig, values)
     values = {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
+    for name in ("sampling", *(name.partition(".")[0] for name in REMOVED)):
+        if not isinstance(values.get(name, {}), dict):
+            raise ValueError(f"{name} is {values[name]!r:.40}, not a section of settings")
     for name, neutral in REMOVED.items():
         section, _, field_name = name.partition(".")
         fields = values.get(section)

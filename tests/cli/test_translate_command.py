@@ -347,7 +347,8 @@ def test_train_and_resume(tmp_path, capfd, model):
     assert (config.model, config.data.languages) == (model, "de-en")
     more = ("--training.steps", 4) + (("--beam.beam-size", 2) if model == "autoregressive" else ())
     assert cdcd_main("train", "--out", run, "--resume", *more) == 0
-    whole = train_tiny(tmp_path / "whole", changes | {"training.steps": 4})
+    whole = tmp_path / "whole"
+    assert cdcd_main("train", "--out", whole, *tiny_options(changes | {"training.steps": 4})) == 0
     found, expected = (contents(RunDirectory(r).folder(4)) for r in (run, whole))
     assert found == expected
     assert cdcd.load_translator(run).languages == ("de", "en")

@@ -12,6 +12,7 @@ from rich.console import Console
 from text_corpus import TEXTS, config_for, prepared, texts_of, write_corpus
 from tiny import contents
 
+from cdcd.cli.parser import Parser
 from cdcd.data.dataset_files import SPLITS
 from cdcd.data.prepare import PrepareConfig, encoding, prepare
 from cdcd.data.prepare.encoding import chunked, encode_documents
@@ -19,7 +20,7 @@ from cdcd.data.prepare.preparation import splits_of
 from cdcd.data.sequences import TokenDataset
 from cdcd.data.tokenizers import ByteTokenizer, SymbolTokenizer, tokenizer_hash
 from cdcd.data.vocabulary import EOS, UNKNOWN
-from cdcd.settings import Parser, add_options, field_docs
+from cdcd.settings import add_options, field_docs
 
 
 @pytest.fixture

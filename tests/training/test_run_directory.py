@@ -72,7 +72,7 @@ def test_a_checkpoint_holds_weights_averages_warp_and_moments(run):
     assert {f"model.adam.exp_avg.{name}" for name in parameters} <= set(optimiser)
     described = json.loads((folder / "checkpoint.json").read_text())
     sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES[:2]}
-    assert described == {"step": 6, "sha256": sums}
+    assert described == {"step": 6, "sha256": sums, "belongs_to": RunDirectory(run).belongings()}
 
 
 @pytest.mark.parametrize(("keep", "left"), [(1, [5]), (2, [4, 5]), (9, [0, 1, 2, 3, 4, 5])])
@@ -228,6 +228,21 @@ def test_a_disk_that_is_full_on_resuming(run, monkeypatch, capsys, name):
     assert set(after) == set(before)
     assert after["metrics.jsonl"] == before["metrics.jsonl"]
     assert cdcd.load(run).complete()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(runs, "Trainer"), (checkpoints, "write_durably"), (runs, "load_corpus")]
+)
+def test_nothing_is_left_of_a_run_that_cannot_start(tmp_path, monkeypatch, capsys, owner, name):
+    def refusing(*_, **__):
+        raise ValueError("not like this")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, refusing)
+        assert cdcd_main("train", "--out", tmp_path / "new" / "run", *tiny_options()) == 2
+    assert "not like this" in capsys.readouterr().err
+    assert contents(tmp_path) == {}
+    assert cdcd_main("train", "--out", tmp_path / "new" / "run", *tiny_options()) == 0
 
 
 # Starting, resuming and fine-tuning

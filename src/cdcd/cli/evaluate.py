@@ -17,10 +17,13 @@ def _options(names: set[str]) -> str:
 
 
 def evaluate(options: Any) -> None:
+    from cdcd.lock import locked
     from cdcd.training.checkpoint import RunDirectory
 
     task = RunDirectory(options.runs[0]).config.task
-    (evaluate_translations if task == "translation" else evaluate_texts)(options)
+    options.out = options.out or options.runs[0] / "evaluation"
+    with locked(options.out):
+        (evaluate_translations if task == "translation" else evaluate_texts)(options)
 
 
 def evaluate_texts(options: Any) -> None:
@@ -47,7 +50,7 @@ def evaluate_texts(options: Any) -> None:
         compile=options.compile,
         console=Console(stderr=True),
     )
-    _show(evaluation.report(settings, baseline), _folder(options))
+    _show(evaluation.report(settings, baseline), options.out)
 
 
 def evaluate_translations(options: Any) -> None:
@@ -89,11 +92,7 @@ def evaluate_translations(options: Any) -> None:
         settings=chosen_settings(options),
         console=Console(stderr=True),
     )
-    _show(evaluation.report(_folder(options), settings, baseline), _folder(options))
-
-
-def _folder(options: Any) -> Path:
-    return options.out or options.runs[0] / "evaluation"
+    _show(evaluation.report(options.out, settings, baseline), options.out)
 
 
 def _show(report: Any, folder: Path) -> None:

@@ -91,6 +91,11 @@ def train_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
         "RUN",
         "tune the model of another run, whose split of the text is kept",
     )
+    parser.add_argument(
+        "--allow-unknown",
+        action="store_true",
+        help="with --init-from: accept a text of which the other run's tokenizer does not know many words",
+    )
     if not whole:
         return add_main_fields(parser, _MAIN_TRAINING)
     from cdcd.config import RunConfig

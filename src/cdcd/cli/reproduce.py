@@ -46,6 +46,7 @@ def reproduce_options(parser: argparse.ArgumentParser) -> None:
 def reproduce(options: Any) -> None:
     from rich.console import Console
 
+    from cdcd.lock import locked
     from cdcd.reproduction.pictures import draw
     from cdcd.reproduction.report import write
     from cdcd.reproduction.work import perform
@@ -59,12 +60,15 @@ def reproduce(options: Any) -> None:
     if options.dry_run:
         _print_costs(plan, console)
         return
-    plan.check_protocol()
-    try:
-        failed = [] if options.tables else perform(plan, workers=options.workers, console=console)
-    finally:
-        for path in [*write(plan), *draw(plan)]:
-            console.print(f"written: {path}", highlight=False)
+    with locked(plan.out):
+        plan.check_protocol()
+        try:
+            failed = (
+                [] if options.tables else perform(plan, workers=options.workers, console=console)
+            )
+        finally:
+            for path in [*write(plan), *draw(plan)]:
+                console.print(f"written: {path}", highlight=False)
     if failed:
         raise SystemExit(f"cdcd reproduce: failed: {', '.join(failed)}")
 

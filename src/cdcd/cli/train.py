@@ -60,11 +60,20 @@ def _trainer(options: Any, world: World) -> Trainer | None:
     config = _new_config(options, changes)
     if options.resume == "auto" and world.on_main((options.out / "config.json").is_file):
         present = RunDirectory(options.out)
-        changes = run.changes_to(present, config)
+        named = {name: value for name, value in changes.items() if name == "data.source"}
+        changes = run.changes_to(present, config) | named
         if run.is_finished(present, changes):
             return None
         return run.resume(options.out, changes=changes, world=world)
-    return run.start(config, options.out, init_from=options.init_from, world=world)
+    if options.allow_unknown and not options.init_from:
+        raise ValueError("--allow-unknown goes with --init-from")
+    return run.start(
+        config,
+        options.out,
+        init_from=options.init_from,
+        allow_unknown=options.allow_unknown,
+        world=world,
+    )
 
 
 def _new_config(options: Any, changes: dict[str, Any]) -> RunConfig:

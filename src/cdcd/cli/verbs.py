@@ -148,10 +148,11 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _act(verb: Verb, options: Any) -> int:
     action = verb.action()
+    from cdcd.files import warnings_in_one_line
     from cdcd.training.distributed import SaidElsewhere
     from cdcd.training.monitoring import Stopped
 
-    with Interruptible():
+    with Interruptible(), warnings_in_one_line():
         try:
             action(options)
         except SaidElsewhere as said:

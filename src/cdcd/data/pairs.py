@@ -4,6 +4,7 @@ Each side has a fixed length. A pair with a side that does not fit is left out a
 The paper predicts the padding too (§4.4), so the ends of the rows are part of the target.
 """
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -92,6 +93,12 @@ class PreparedPairs:
                     f"{side.path} is not the side that was prepared with {self.path}: its dataset.json "
                     f"has SHA-256 {present}; put the right one back or prepare the data again"
                 )
+
+    @property
+    def content_hash(self) -> str:
+        """A SHA-256 that is equal if and only if all tokens are."""
+        both = self.source.content_hash + self.target.content_hash
+        return hashlib.sha256(both.encode()).hexdigest()
 
     def num_pairs(self, split: str) -> int:
         return self.source.summary(split).documents

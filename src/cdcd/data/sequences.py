@@ -4,6 +4,8 @@ The operating system keeps in memory what is used. Documents never cross shards,
 sequences. Texts in memory are one shard.
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -293,6 +295,13 @@ class TokenDataset:
         for shard in (shard for content in self._contents.values() for shard in content.shards):
             for suffix, size in file_sizes(shard, self.dtype.itemsize).items():
                 yield self.path / f"{shard['name']}.{suffix}", size, shard["sha256"][suffix]
+
+    @property
+    def content_hash(self) -> str:
+        """A SHA-256 that is equal if and only if all tokens are."""
+        return hashlib.sha256(
+            json.dumps([sha256 for *_, sha256 in self._files()]).encode()
+        ).hexdigest()
 
     def summary(self, split: str) -> SplitContent:
         """Returns the contents of a split, in numbers."""

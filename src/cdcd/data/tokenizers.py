@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from cdcd.data.vocabulary import EOS, PAD, SPECIALS, UNKNOWN
+from cdcd.files import VOCABULARY_LIMIT, parse_json, read_bounded
 from cdcd.languages import numerals
 from cdcd.languages.word_splitting import GLUE, join_words, split_words
 
@@ -227,12 +228,20 @@ def numerals_tokenizer() -> MorphemeTokenizer:
 
 LOADERS: dict[str, Callable[[bytes], Tokenizer]] = {
     "sentencepiece.model": SentencePieceTokenizer,
-    "words.json": lambda content: WordTokenizer(json.loads(content)["words"]),
-    "symbols.json": lambda content: SymbolTokenizer(json.loads(content)["symbols"]),
-    "morphemes.json": lambda content: MorphemeTokenizer(json.loads(content)["morphemes"]),
+    "words.json": lambda content: WordTokenizer(_listed(content, "words")),
+    "symbols.json": lambda content: SymbolTokenizer(_listed(content, "symbols")),
+    "morphemes.json": lambda content: MorphemeTokenizer(_listed(content, "morphemes")),
     "bytes.json": lambda content: ByteTokenizer(),
 }
 """For each name of a tokenizer's file, the tokenizer of its content."""
+
+
+def _listed(content: bytes, kind: str) -> list[str]:
+    """Returns the words in the content of a tokenizer's file."""
+    words = parse_json(content)[kind]
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"its {kind} are not a list of texts")
+    return words
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -241,10 +250,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     A file of any name that ends in .model is read as one of SentencePiece.
     """
     if path.is_dir():
-        for file in (folder / name for folder in (path, path / "tokenizer") for name in LOADERS):
-            if file.is_file():
-                return _load(file)
-        raise ValueError(f"{path} holds no tokenizer ({', '.join(LOADERS)})")
+        return _load(tokenizer_file(path))
     if not path.is_file():
         raise ValueError(
             f"there is no tokenizer {path}; give sentencepiece, words, symbols or bytes to make one, or "
@@ -253,11 +259,19 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return _load(path)
 
 
+def tokenizer_file(path: Path) -> Path:
+    """Returns the file of the tokenizer in a folder, a run or a data set."""
+    for file in (folder / name for folder in (path, path / "tokenizer") for name in LOADERS):
+        if file.is_file():
+            return file
+    raise ValueError(f"{path} holds no tokenizer ({', '.join(LOADERS)})")
+
+
 def _load(file: Path) -> Tokenizer:
     build = SentencePieceTokenizer if file.suffix == ".model" else LOADERS.get(file.name)
     if build is None:
         raise ValueError(f"{file} is not a tokenizer; known files: *.model, {', '.join(LOADERS)}")
     try:
-        return build(file.read_bytes())
+        return build(read_bounded(file, VOCABULARY_LIMIT))
     except (ValueError, LookupError, TypeError, RuntimeError) as error:
         raise ValueError(f"the tokenizer {file} is damaged or unfit: {error}") from None

@@ -8,18 +8,15 @@ translator = cdcd.load_translator("runs/numerals")
 print(translator.translate(["Anna gets up at half past two."], num_samples=10))
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor, nn
 
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.inference.text_model import AutoregressiveTextModel, DiffusionTextModel, TextModel
 from cdcd.inference.translator import AutoregressiveTranslator, DiffusionTranslator, Translator
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.training.build import build_model
-from cdcd.training.checkpoint import RunDirectory, check_shapes, without_prefix
+from cdcd.training.checkpoint import RunDirectory, without_prefix
 
 MODELS: dict[tuple[str, str], type[TextModel | Translator]] = {
     ("text", "diffusion"): DiffusionTextModel,
@@ -69,19 +66,13 @@ def _load(
     config, tokenizer = directory.config, directory.tokenizer
     own_device = choose_device(device)
     own_dtype = choose_dtype(dtype, own_device)
-    name = f"the checkpoint of step {saved.step} in {run}"
     network = build_model(config, directory.vocab_size)
     weights = without_prefix("model", saved.weights) | without_prefix("average", saved.weights)
-    _load_weights(network, weights, name)
+    network.load_state_dict(weights)
     warp = None
     if config.model == "diffusion":
         warp = TimeWarp(config.warp, config.process)
-        _load_weights(warp, without_prefix("warp", saved.weights), name)
+        warp.load_state_dict(without_prefix("warp", saved.weights))
         warp.to(own_device)
     model = MODELS[config.task, config.model]
     return model(config, tokenizer, network.to(own_device), warp, dtype=own_dtype, compile=compile)
-
-
-def _load_weights(module: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
-    check_shapes(module.state_dict(), dict(weights), name)
-    module.load_state_dict(weights)

@@ -145,7 +145,8 @@ def train(job: dict[str, Any]) -> None:
     if not (out / "config.json").is_file():
         trainer = runs.start(config, out, console=Console(quiet=True))
     elif RunDirectory(out).existing_step() < config.training.steps:
-        trainer = runs.resume(out, console=Console(quiet=True))
+        text = {"data.source": config.data.source}
+        trainer = runs.resume(out, changes=text, console=Console(quiet=True))
     else:
         return
     trainer.train()

@@ -1,8 +1,10 @@
 """New models and the tasks that train them, by the configuration of a run."""
 
 import torch
+from torch import Tensor
 
 from cdcd.config import RunConfig
+from cdcd.diffusion.warping import TimeWarp
 from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.diffusion_text import DiffusionTextNetwork
@@ -37,6 +39,18 @@ def build_model(config: RunConfig, vocab_size: int) -> AnyNetwork:
                 return DiffusionTranslationNetwork(config.seq2seq, *diffusion, **sizes)
             case _:
                 return AutoregressiveTranslationNetwork(config.seq2seq, **sizes)
+
+
+def meta_weights(config: RunConfig, vocab_size: int) -> dict[str, Tensor]:
+    """Returns the tensors that a run's checkpoints hold as weights, on the meta device."""
+    with torch.device("meta"):
+        model = build_model(config, vocab_size)
+        groups = {"model": model.state_dict()}
+        if config.training.average_decay:
+            groups["average"] = dict(model.named_parameters())
+        if config.model == "diffusion":
+            groups["warp"] = TimeWarp(config.warp, config.process).state_dict()
+    return {f"{group}.{n}": tensor for group, ts in groups.items() for n, tensor in ts.items()}
 
 
 def make_task(

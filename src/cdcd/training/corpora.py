@@ -1,7 +1,10 @@
 """The text of a run: documents or pairs, split, as token sequences to train and to validate on."""
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from cdcd.config import DataConfig, RunConfig
 from cdcd.data.corpus import (
@@ -17,9 +20,12 @@ from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs, pairs_in_me
 from cdcd.data.sequences import Sequences, TokenDataset, TokenDocuments, is_dataset
 from cdcd.data.subword_sampling import SubwordSampledPairs
 from cdcd.data.tokenizers import Tokenizer, numerals_tokenizer, tokenizer_hash
-from cdcd.data.vocabulary import EOS
+from cdcd.data.vocabulary import EOS, UNKNOWN
 from cdcd.languages import numerals
 from cdcd.presets import TRANSLATION
+
+COUNTED = 20_000
+"""Sequences of which the unknown words are counted."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,8 @@ class Corpus:
     tokenizer: Tokenizer
     train: Sequences
     valid: Sequences
+    text_hash: str | None = None
+    """The SHA-256 of the text, where it is not a built-in one."""
 
 
 def split_seed(config: RunConfig) -> int:
@@ -70,7 +78,7 @@ def load_corpus(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus
             dataset.documents(split).sequences(data.length, data.layout)
             for split in (data.split, "valid")
         )
-        return Corpus(dataset.tokenizer, train, valid)
+        return Corpus(dataset.tokenizer, train, valid, dataset.content_hash)
     if data.split != "train":
         raise ValueError(
             f"data.split {data.split} needs a prepared data set: cdcd data prepare --source {data.source}"
@@ -87,7 +95,26 @@ def load_corpus(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus
         TokenDocuments.of_texts(texts, tokenizer, name).sequences(data.length, data.layout)
         for name, texts in (("the corpus", split.train), ("its held-out part", split.valid))
     )
-    return Corpus(tokenizer, train, valid)
+    text_hash = None if data.source in BUILT_IN else hash_of_texts(split)
+    return Corpus(tokenizer, train, valid, text_hash)
+
+
+def hash_of_texts(split: Split) -> str:
+    """Returns a SHA-256 of the documents to train on and of those held out."""
+    digest = hashlib.sha256()
+    for documents in (split.train, split.valid):
+        for text in documents:
+            content = text.encode("utf-8", "surrogateescape")
+            digest.update(len(content).to_bytes(8, "little") + content)
+        digest.update(b"\xff" * 8)
+    return digest.hexdigest()
+
+
+def unknown_share(sequences: Sequences) -> float:
+    """Returns the share of unknown words in up to `COUNTED` sequences, evenly spread."""
+    indices = np.linspace(0, len(sequences) - 1, min(len(sequences), COUNTED)).astype(np.int64)
+    tokens = sequences.rows(indices)
+    return float((tokens == UNKNOWN).sum() / (tokens >= UNKNOWN).sum().clamp(min=1))
 
 
 def load_pairs(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus:
@@ -104,7 +131,7 @@ def load_pairs(config: RunConfig, tokenizer: Tokenizer | None = None) -> Corpus:
         dataset = PreparedPairs(data.source)
         _check_tokenizer(dataset, data, tokenizer)
         train, valid = (prepared_pairs(dataset, data, split) for split in (data.split, "valid"))
-        corpus = Corpus(dataset.tokenizer, train, valid)
+        corpus = Corpus(dataset.tokenizer, train, valid, dataset.content_hash)
     if not data.subword_sampling:
         return corpus
     assert isinstance(corpus.train, PairDataset)

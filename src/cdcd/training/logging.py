@@ -9,15 +9,45 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cdcd.files import write_atomically
+from cdcd.files import parse_json, read_bounded, warn, write_atomically
+
+LOG_LIMIT = 1_000_000_000
+"""Bytes of the largest metrics file that is read."""
+NUMBERS = ("loss", "valid_loss", "learning_rate", "tokens_per_second")
+LEVEL_NUMBERS = ("t", "loss", "entropy", "accuracy")
+"""Numbers of a row, and of each noise level of a validation."""
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Reads the whole lines of a metrics file, without a last line cut short by a crash."""
+    """Reads the whole lines of a metrics file, without a last line cut short by a crash.
+
+    It is only a log: lines that are damaged are left out, with a warning.
+    """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [_at_fixed_levels(json.loads(line)) for line in lines[:-1] if line]
+    rows, damaged = [], []
+    for number, line in enumerate(read_bounded(path, LOG_LIMIT).split(b"\n")[:-1], start=1):
+        try:
+            rows += [_checked(parse_json(line))] if line else []
+        except (ValueError, LookupError, TypeError, AttributeError):
+            damaged.append(number)
+    if damaged:
+        others = f" (and {len(damaged) - 1} others)" if len(damaged) > 1 else ""
+        warn(f"{path}, line {damaged[0]}{others}: damaged, and left out")
+    return rows
+
+
+def _checked(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row, after converting that of an earlier version, whose numbers are numbers."""
+    row = _at_fixed_levels(row)
+    losses, validation = row.get("losses", {"t": [], "loss": []}), row.get("validation", {})
+    numbers = [row["step"], *(row[name] for name in NUMBERS if name in row)]
+    numbers += [*losses["t"], *losses["loss"]]
+    numbers += [level[name] for level in validation.get("levels", []) for name in LEVEL_NUMBERS]
+    is_whole = type(row["step"]) is int and len(losses["t"]) == len(losses["loss"])
+    if not is_whole or not all(type(number) in (int, float) for number in numbers):
+        raise ValueError("a row of metrics without its numbers")
+    return row
 
 
 def _at_fixed_levels(row: dict[str, Any]) -> dict[str, Any]:

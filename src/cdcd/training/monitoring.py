@@ -127,7 +127,13 @@ class Meter:
     def restore(self, tensors: Tensors) -> None:
         for name, kept in self.kept.items():
             saved = without_prefix(name, tensors)
+            if set(saved) != {str(i) for i in range(len(saved))}:
+                raise ValueError(f"it has not all of log.{name}")
             kept.extend(saved[str(i)].to(self.device) for i in range(len(saved)))
+        noted = [[t.shape for t in self.kept[name]] for name in ("recent_t", "recent_losses")]
+        is_whole = noted[0] == noted[1] and all(t.numel() == 1 for t in self.kept["mean"])
+        if not is_whole or any(t.dtype != torch.float32 for t in tensors.values()):
+            raise ValueError("its tensors of log are of another shape or type")
 
 
 @contextmanager

@@ -9,8 +9,11 @@ from torch.optim import Adam, Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from cdcd.config import TrainingConfig
-from cdcd.training.checkpoint import Tensors
 from cdcd.training.parallel import part_of, whole
+from cdcd.training.tensor_files import Tensors
+
+STATE = {"adam": {"step", "exp_avg", "exp_avg_sq"}, "muon": {"average"}}
+"""The state that an optimiser keeps of each parameter, once there is any."""
 
 
 class Optimiser:
@@ -45,13 +48,26 @@ class Optimiser:
 
     def restore(self, tensors: Tensors) -> None:
         """Restores saved state; a run saved before its first step has none."""
-        parameters = {name: parameter for parameter, name in self.names.items()}
-        for full_name, value in tensors.items():
-            part, key, name = full_name.split(".", 2)
-            parameter = parameters[name]
+        expected = {
+            f"{part}.{key}.{self.names[parameter]}": (part, key, parameter)
+            for part, optimiser in self.parts.items()
+            for group in optimiser.param_groups
+            for parameter in group["params"]
+            for key in STATE[part]
+        }
+        for name, value in tensors.items():
+            if name not in expected:
+                raise ValueError(f"it has a tensor {name} that this model's optimiser has not")
+            part, key, parameter = expected[name]
+            if value.shape not in (parameter.shape, ()) or value.dtype != torch.float32:
+                raise ValueError(f"its tensor {name} is of another shape or type")
             is_like = value.shape == parameter.shape
             state = part_of(value, parameter) if is_like else value.to(parameter.device)
             self.parts[part].state[parameter][key] = state
+        for part, optimiser in self.parts.items():
+            for parameter, state in optimiser.state.items():
+                if state and set(state) != STATE[part]:
+                    raise ValueError(f"it has not the whole state of {self.names[parameter]}")
 
 
 def make_optimiser(

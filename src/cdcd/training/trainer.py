@@ -19,11 +19,11 @@ from cdcd.data.sequences import Sequences, ShuffledBatches
 from cdcd.networks.precision import choose_dtype
 from cdcd.training.build import make_task
 from cdcd.training.checkpoint import (
+    OPTIMISER,
     SHARDS,
     Checkpoint,
     RunDirectory,
     Tensors,
-    check_shapes,
     with_prefixes,
     without_prefix,
 )
@@ -34,6 +34,7 @@ from cdcd.training.monitoring import Best, Meter, Stopped, noted_signals
 from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_optimiser
 from cdcd.training.parallel import check_shares, part_of, whole
 from cdcd.training.tasks import Task
+from cdcd.training.tensor_files import check_shapes
 
 AGREE_EVERY = 5
 """Steps after which several ranks ask each other whether one was told to stop."""
@@ -72,6 +73,8 @@ class Trainer:
         check_shares(training.batch_size, training.accumulate, world)
         self.device = world.device(training.device)
         dtype = choose_dtype(training.dtype, self.device)
+        # Before the model is built: it may be a stranger's, and ask for more than the weights have.
+        saved = run.load(checkpoint, with_optimiser=True, world=world)
         self.data = ShuffledBatches(train, training.batch_size, training.seed)
         held_out = torch.arange(min(len(valid), training.valid_sequences))
         self.valid = valid.rows(held_out).to(self.device)
@@ -88,7 +91,7 @@ class Trainer:
         self.meter = Meter(train.length * training.batch_size, self.device)
         self.log: MetricsLog | None = None
         self.best = Best(training.patience)
-        self._restore(run.load(checkpoint, with_optimiser=True, world=world))
+        self._restore(saved)
 
     # State
 
@@ -105,9 +108,15 @@ class Trainer:
 
             parameters: Tensors = dict(self.model.named_parameters())
             optimiser = optimiser | with_prefixes({"model": read_shards(saved.shards, parameters)})
-        for name, each in self.optimisers.items():
-            each.restore(without_prefix(name, optimiser))
-        self.meter.restore(without_prefix("log", optimiser))
+        try:
+            if extra := {name.partition(".")[0] for name in optimiser} - {*self.optimisers, "log"}:
+                raise ValueError(f"it has tensors of {', '.join(sorted(extra))}")
+            for name, each in self.optimisers.items():
+                each.restore(without_prefix(name, optimiser))
+            self.meter.restore(without_prefix("log", optimiser))
+        except ValueError as error:
+            file = self.run.folder(saved.step) / OPTIMISER
+            raise ValueError(f"{file} is of another model or damaged: {error}") from None
         self.step = saved.step
 
     def state(self) -> Checkpoint:
@@ -211,6 +220,7 @@ class Trainer:
         finally:
             if self.log is not None:
                 self.log.close()
+            self.run.unlock()
 
     def _train(self) -> float:
         training = self.config.training

@@ -29,7 +29,8 @@ from cdcd.data.prepare.reading import Documents, ParallelDocuments, Source, is_t
 from cdcd.data.prepare.writing import Progress, SplitWriter
 from cdcd.data.tokenizer_learning import LEARNERS, learn_tokenizer
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer, token_dtype, tokenizer_hash
-from cdcd.files import file_hash, write_json
+from cdcd.files import file_hash, without_empty_folders, write_json
+from cdcd.lock import Lock, refuse_locked
 
 SAVE_EVERY = 32_000_000
 """Bytes of text between two times that the progress is saved."""
@@ -43,13 +44,19 @@ def prepare(config: PrepareConfig, out: Path, *, console: Console | None = None)
     console = console or Console()
     refuse_existing(out)
     sources = _sources(config)
-    if not (out / PROGRESS).exists():
-        _begin(config, out, sources, console)
-    _Preparation(config, out, sources, console).run()
+    with without_empty_folders(out.parent):
+        is_begun = (out / PROGRESS).exists()
+        lock = Lock(out) if is_begun else _begin(config, out, sources, console)
+    try:
+        refuse_existing(out)  # Another process may have finished it before it was locked.
+        _Preparation(config, out, sources, console).run()
+    finally:
+        lock.release()
 
 
 def refuse_existing(out: Path) -> None:
     """Raises an error where a data set would be overwritten, or a folder that is none."""
+    refuse_locked(out)
     if (out / DESCRIPTION).exists():
         raise ValueError(f"{out} already holds a finished data set; choose another --out")
     if out.exists() and not (out / PROGRESS).exists() and (out.is_file() or any(out.iterdir())):
@@ -97,8 +104,8 @@ def _documents(config: PrepareConfig, source: str, *columns: str | None) -> Docu
 # Beginning
 
 
-def _begin(config: PrepareConfig, out: Path, sources: Sources, console: Console) -> None:
-    """Makes the folder with its tokenizer; a mistake leaves nothing behind."""
+def _begin(config: PrepareConfig, out: Path, sources: Sources, console: Console) -> Lock:
+    """Makes the folder with its tokenizer, locked; a mistake leaves nothing behind."""
     for source in sources.values():
         _check(source)
     tokenizer = _make_tokenizer(config, sources[None], console)
@@ -108,10 +115,14 @@ def _begin(config: PrepareConfig, out: Path, sources: Sources, console: Console)
         for folder in {building, *sides}:
             (folder / "tokenizer").mkdir(parents=True)
             tokenizer.save(folder / "tokenizer")
+        lock = Lock(building)
         nothing = [{name: SplitContent() for name in SPLITS} for _ in sides]
         Progress(_begun(config, sources), nothing).save(building)
         building.rename(out)
+        lock.folder = out
+        return lock
     except OSError as error:
+        refuse_existing(out)  # Another process may have been faster.
         raise ValueError(f"could not create {out}: {error.strerror}") from None
     finally:
         shutil.rmtree(building, ignore_errors=True)
