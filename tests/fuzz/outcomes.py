@@ -26,6 +26,9 @@ ALLOWED_BYTES = 1_500_000_000
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 LONGEST_LINE = 2_000
 
+BEGUN = ("is not finite after step",)
+"""Messages of commands that were not refused: they have worked, and say what they leave."""
+
 
 class TooLong(BaseException):
     """A command that does not end: no code of the library catches it."""
@@ -53,6 +56,8 @@ class Outcome:
             return None
         if len(lines) != 1 or not lines[0].startswith("cdcd"):
             return f"{len(lines)} lines instead of one"
+        if any(words in lines[0] for words in BEGUN):
+            return None
         return None if before == after else f"left behind: {_differences(before, after)}"
 
 
