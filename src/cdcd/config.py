@@ -353,7 +353,7 @@ def effects(config: RunConfig) -> Effects:
             (
                 not config.embedding.normalise,
                 "embedding.normalise false (normalised rows have a constant norm)",
-                "embedding.l2_penalty",
+                "embedding.l2_penalty embedding.l2_adapted embedding.margin_penalty",
             ),
             (config.training.optimiser == "muon", "training.optimiser muon", "training.momentum"),
         )

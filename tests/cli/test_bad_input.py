@@ -112,6 +112,7 @@ def test_no_cuda(place, capfd):
         (("--prompt", "Mia " * 24), "the prompt has 24 tokens, but only 24 fit"),
         (("--prompt", "Mia Mia", "--length", 2), "only 2 fit .* raise --length to at most 24"),
         (("--prompt", "One suny day"), "'suny' is not in the model's vocabulary; nearest: sunny"),
+        (("--prompt", "x" * 120_000), "the word 'x{60}…' is not in the model's vocabulary\n"),
         (("--prompt-file", "{place}/absent.txt"), "No such file or directory.*absent.txt"),
         (("--prompt-file", "{place}/no_prompt.txt"), "no_prompt.txt holds no prompt"),
         (

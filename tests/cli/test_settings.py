@@ -119,7 +119,7 @@ def test_a_value_of_another_type_is_a_value_error(value, hint):
 )
 def test_a_damaged_section_of_a_configuration_is_a_value_error(value):
     for section in ("training", "sampling", "objective"):
-        with pytest.raises(ValueError, match=r"is not|unknown setting"):
+        with pytest.raises(ValueError, match=r"is not|not a section|unknown setting"):
             read_config({section: value})
 
 
@@ -140,6 +140,8 @@ EFFECTS = [
     ("objective.conditioning_dropout", TRANSLATION | {"objective.masking": "none"}, AUTOREGRESSIVE),
     ("objective.self_conditioned_share", {}, {"objective.self_conditioning": False}),
     ("embedding.l2_penalty", {"embedding.normalise": False}, {}),
+    ("embedding.margin_penalty", {"embedding.normalise": False}, {}),
+    ("embedding.l2_adapted", {"embedding.normalise": False, "embedding.l2_penalty": 1.0}, {}),
     ("network.time_units", {}, AUTOREGRESSIVE),
     ("network.width", AUTOREGRESSIVE, TRANSLATION),
     ("seq2seq.width", TRANSLATION, {}),

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+import text_corpus
 from text_corpus import prepared, write_corpus
 from tiny import contents
 
-from cdcd.data.prepare import encoding
 from cdcd.data.sequences import TokenDataset
 
 
@@ -90,14 +90,8 @@ def test_workers_end_with_a_killed_parent(corpus, tmp_path):
 @pytest.fixture
 def unfinished(corpus, tmp_path, monkeypatch):
     """A data set that was interrupted after its first notes."""
-    out = tmp_path / "set"
-    monkeypatch.setattr(encoding, "CHUNK_CHARACTERS", 300)
-    monkeypatch.setattr("cdcd.data.prepare.preparation.SAVE_EVERY", 1000)
-    with monkeypatch.context() as context:
-        context.setattr("cdcd.data.prepare.preparation._Preparation._finish", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            prepared(corpus, out)
-    return out
+    text_corpus.interrupted(corpus, tmp_path / "set", monkeypatch)
+    return tmp_path / "set"
 
 
 def interrupt(_):

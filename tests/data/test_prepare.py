@@ -10,7 +10,7 @@ import pytest
 from dying import end_process
 from rich.console import Console
 from text_corpus import TEXTS, config_for, prepared, texts_of, write_corpus
-from tiny import contents
+from tiny import cdcd_main, contents
 
 from cdcd.cli.parser import Parser
 from cdcd.data.dataset_files import SPLITS
@@ -268,6 +268,7 @@ def test_nothing_left_to_train_on(tmp_path):
         ValueError, match=r"nothing is left to train on: 0 documents are empty; add documents or"
     ):
         prepared(tmp_path / "x.txt", tmp_path / "set", valid_share=0.8, seed=seed)
+    assert not (tmp_path / "set").exists()
 
 
 def test_empty_splits_are_told(tmp_path):
@@ -275,6 +276,19 @@ def test_empty_splits_are_told(tmp_path):
     console = Console(file=StringIO(), width=200)
     prepare(config_for(tmp_path / "x.txt"), tmp_path / "set", console=console)
     assert "the split valid is empty: raise valid_share (0.1)" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_what_can_be_done_with_a_prepared_set(tmp_path, capfd, share):
+    (tmp_path / "x.txt").write_text("one\n" * 20)
+    options = ("--tokenizer", "bytes", "--workers", 1, "--valid-share", share)
+    folder = tmp_path / "set"
+    assert (
+        cdcd_main("data", "prepare", "--source", tmp_path / "x.txt", "--out", folder, *options) == 0
+    )
+    shown = capfd.readouterr().out
+    assert (f"train on it with: cdcd train --data {folder} --out RUN" in shown) == (share > 0)
+    assert ("the split valid is empty: delete" in shown) == (share == 0)
 
 
 def test_a_worker_that_dies(corpus, tmp_path, monkeypatch):

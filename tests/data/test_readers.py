@@ -175,6 +175,7 @@ def test_half_characters_of_json_become_bytes(tmp_path):
         ('{"body": "b", "id": 1}', "rows.jsonl, line 2: no field 'text'; the fields are: body, id"),
         ('{"text": 5}', "line 2: the field 'text' is not text but of type int"),
         ('{"text": ', r"line 2: not JSON \("),
+        ("[" * 100_000, r"line 2: not JSON \(.*recursion"),
         ('["text"]', "line 2: no field 'text'; the fields are: none"),
     ],
 )

@@ -292,6 +292,8 @@ def loss_of(config: RunConfig) -> float:
 NEGATIVE = [
     {"network.time_input": False},
     {"embedding.normalise": False, "embedding.l2_penalty": 1.0},
+    {"embedding.normalise": False, "embedding.margin_penalty": 1.0},
+    {"embedding.normalise": False, "embedding.l2_penalty": 1.0, "embedding.l2_adapted": True},
     {"objective.loss": "score_matching"},
     {"objective.masking": "none", "sampling.replacement": True},
     {"objective.self_conditioning": False, "sampling.renormalise": True, "sampling.clamp": True},

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cdcd.diffusion.embedding import Embedding, EmbeddingConfig
+from cdcd.diffusion.embedding import Embedding, EmbeddingConfig, penalty
 from cdcd.diffusion.logits import noisy_positions, put, take
 from cdcd.diffusion.objective import (
     Draws,
@@ -220,6 +220,32 @@ def test_l2_penalty_is_added_per_noisy_token():
     assert float(extra.detach()) == pytest.approx(
         0.3 * float(embedding.weight.detach().square().mean()), rel=1e-4
     )
+
+
+def test_margin_penalty_is_that_beyond_the_margin():
+    table = torch.tensor([[0.5, -1.5], [3.0, -1.0]], dtype=torch.float64, requires_grad=True)
+    config = EmbeddingConfig(dim=2, normalise=False, margin_penalty=0.4)
+    found = penalty(table, config)
+    assert found.item() == pytest.approx(0.4 * (0.5**2 + 2**2) / 4)
+    (gradient,) = torch.autograd.grad(found, table)
+    exact = 0.4 * 2 / 4 * torch.tensor([[0.0, -0.5], [2.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(gradient, exact)
+
+
+def test_adapted_weight_penalises_the_table_and_grows_with_its_variance():
+    """The gradients of a saddle: the table descends λ·mean square, ln λ ascends mean square − 1."""
+    torch.manual_seed(0)
+    config = EmbeddingConfig(
+        dim=3, normalise=False, init_scale=2.0, l2_penalty=0.3, l2_adapted=True
+    )
+    embedding = Embedding(5, config).double()
+    found = penalty(embedding.table(), config, embedding.log_l2_weight)
+    found.backward()
+    weight = embedding.weight.detach()
+    assert found.item() == pytest.approx(0.3 * weight.square().mean().item())
+    torch.testing.assert_close(embedding.weight.grad, 0.3 * 2 / 15 * weight)
+    assert embedding.log_l2_weight is not None
+    torch.testing.assert_close(embedding.log_l2_weight.grad, 1 - weight.square().mean()[None])
 
 
 def test_loss_ignores_given_positions():

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tiny import silent
 
-from cdcd.data.prepare import PrepareConfig, prepare
+from cdcd.data.prepare import PrepareConfig, encoding, prepare
 from cdcd.data.sequences import TokenDataset
 
 TEXTS = [f"document {n} " + "la " * (n * 7919 % 13) for n in range(600)]
@@ -28,6 +29,20 @@ def prepared(corpus: Path, out: Path, **changes: Any) -> TokenDataset:
     """Prepares a corpus, or goes on with a preparation."""
     prepare(config_for(corpus, **changes), out, console=silent())
     return TokenDataset(out)
+
+
+def interrupted(corpus: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupts a preparation at its end, after it has saved its progress several times."""
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(encoding, "CHUNK_CHARACTERS", 300)
+    monkeypatch.setattr("cdcd.data.prepare.preparation.SAVE_EVERY", 1000)
+    with monkeypatch.context() as context:
+        context.setattr("cdcd.data.prepare.preparation._Preparation._finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepared(corpus, out)
 
 
 def texts_of(dataset: TokenDataset, split: str) -> list[str]:

@@ -9,10 +9,10 @@ import torch
 from rich.console import Console
 from tiny import TINY, cdcd_main
 
-from cdcd.data.vocabulary import PAD
-from cdcd.evaluation.judge import load_judge
+from cdcd.data.vocabulary import EOS, PAD
+from cdcd.evaluation.judge import MARKS, load_judge, split_texts
 from cdcd.inference.load import load
-from cdcd.reproduction import measuring, pictures, report, work
+from cdcd.reproduction import measuring, pictures, report, samples, work
 from cdcd.reproduction.plan import JUDGE, Plan
 from cdcd.reproduction.rows import BASE, ROWS, Row, rows_of
 from cdcd.reproduction.scales import SCALES
@@ -33,7 +33,7 @@ QUIET = Console(quiet=True)
 
 
 def plan_of(names, out):
-    return Plan(MICRO, [ROWS[name] for name in names], "tales", out)
+    return Plan(MICRO, [ROWS[name] for name in names], {"text": "tales"}, out)
 
 
 # Plans
@@ -63,7 +63,7 @@ def test_rows_that_are_the_same_are_measured_once(tmp_path):
 
 
 def test_rows_that_carry_a_claim_come_first_and_have_more_seeds(tmp_path):
-    plan = Plan(SCALES["small"], rows_of(["table1"]), "tales", tmp_path)
+    plan = Plan(SCALES["small"], rows_of(["table1"]), {"text": "tales"}, tmp_path)
     names = [row.name for row, _ in plan.results]
     assert names[:3] == [BASE] * 3
     assert names.count("table1/warping/neither") == 3
@@ -118,7 +118,7 @@ def test_completions_are_compared_by_what_counts_of_them(finished, monkeypatch, 
 @pytest.mark.parametrize("whole_documents", [False, True])
 def test_whole_documents_have_no_padding(finished, whole_documents):
     model = load(finished.run(JUDGE))
-    texts = measuring._held_out(model, 16, 26, "random", whole_documents)
+    texts = measuring.held_out(model, 16, 26, "random", whole_documents)
     assert texts.tokens.shape[1] == 26
     assert bool((texts.tokens == PAD).any()) != whole_documents
 
@@ -157,6 +157,65 @@ def test_figures_are_drawn_from_what_there_is(finished):
     ours = {row.name: {0: values["table2/nucleus/p=0.9"][0]} for row in rows}
     points = list(pictures._points(rows, ours))
     assert points == [tuple(ours[rows[0].name][0][m] for m in ("entropy", "nll"))] * 7
+
+
+def test_figure_7_shows_samples_beside_what_was_there(finished):
+    """Prompts and the texts around gaps are real text; the same seed draws the same texts."""
+    rows = rows_of(["figure7"])
+    plan = replace(finished, rows=rows)
+    (job,) = plan.jobs()
+    assert (job.name, job.needs) == ("base.0+0", ("base.0",))
+    assert work.perform(plan, workers=1, console=QUIET) == []
+    model = load(plan.run("base.0"))
+    given = measuring.held_out(model, **(plan.scale.prompts(rows[0])))
+    originals = [text for text, _ in split_texts(given.first(4), model.tokenizer)]
+    completions, infillings = (plan.result(row, 0)["texts"] for row in rows)
+    assert len(completions) == len(originals) > 0
+    for prompt, text in zip(originals, completions, strict=True):
+        assert text["before"] == prompt
+        assert text["after"] == ""
+    assert all(text["after"] for text in infillings)
+    assert any(text["sample"] != text["original"] for text in (*completions, *infillings))
+    paths = {path.name for path in report.write(plan)}
+    assert paths == {"figure7.md", "verdicts.md"}
+    plain = (plan.out / "figure7.txt").read_text()
+    for text in (*completions, *infillings):
+        assert f"«{text['before']}»{text['sample'].rstrip()}" in plain
+        assert f"original: {text['original'].rstrip()}" in plain
+    assert (plan.out / "figure7.md").read_text().count("Original: ") == len(originals) + len(
+        infillings
+    )
+
+
+def test_a_completion_may_be_of_another_length_than_the_original(finished, monkeypatch):
+    """A sample begins behind its prompt, may fill the sequence, and is shown to its own end."""
+    model, seen = load(finished.run("base.0")), []
+
+    def ends_at_once(model, given, *_):
+        seen.append(given)
+        is_first = given.is_generated & (given.is_generated.cumsum(1) == 1)
+        tokens = torch.where(is_first, EOS, torch.where(given.is_generated, PAD, given.tokens))
+        return given.with_tokens(tokens)
+
+    monkeypatch.setattr(samples, "sample_texts", ends_at_once)
+    row = ROWS["figure7/samples/completion"]
+    texts = samples.complete(row, model, 4, MICRO.prompts(row))["texts"]
+    assert bool(seen[0].is_generated[:, -1].all())
+    assert {text["sample"] for text in texts} == {MARKS[EOS]}
+
+
+def test_the_middle_half_of_a_text_is_infilled():
+    tokens = torch.tensor([[5, 6, 7, 8, 9, 5, 6, 7], [5, 6, 7, 8, EOS, PAD, PAD, PAD]])
+    assert samples.middle(tokens).int().tolist() == [
+        [0, 0, 1, 1, 1, 1, 0, 0],
+        [0, 1, 1, 0, 0, 0, 0, 0],
+    ]
+
+
+def test_prompts_are_bold_and_markup_is_escaped():
+    text = {"before": "a *b* ", "sample": "c\nd", "after": " e_", "original": "f"}
+    written = samples.as_markdown({"infilling": {"training": "base.0", "texts": [text]}})
+    assert "## Infilling 1\n\n**a \\*b\\*** c d **e\\_**\n\nOriginal: f\n" in written
 
 
 def test_a_row_that_fails_leaves_the_others(finished, tmp_path, monkeypatch):
@@ -235,7 +294,12 @@ def test_side_by_side_every_job_waits_for_what_it_needs(tmp_path, monkeypatch):
             ("--scale", "small", "--data", "{out}"),
             "captions_val.en.txt.xz; looked for in .*/out and .*/out/multi30k",
         ),
-        (("table4",), "table4 is not run by this command"),
+        (("--only", "table4/big-n=1/zh-en"), "table4/big-n=1/zh-en is not at this scale"),
+        (
+            ("table4", "--scale", "small", "--data", "{out}"),
+            "pairs en-de .* test_2016_flickr.de.txt.xz; looked for .*; and .* pairs zh-en .*tatoeba",
+        ),
+        (("table4", "--scale", "paper", "--data", "{out}"), "pairs en-de .* and .* pairs zh-en"),
         (("--seeds", 0), "--seeds is 0, it must be at least 1"),
     ],
 )

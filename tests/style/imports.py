@@ -30,7 +30,7 @@ LAYERS = [
 ]
 """From the bottom up: a package imports from lower layers alone. `cdcd` is the root's `__init__`,
 which gives `inference` to users."""
-LEAVES = ["seeding", "settings", "files", "lock", "_version"]
+LEAVES = ["seeding", "settings", "files", "lock", "memory", "_version"]
 """Modules that everything may import; they import nothing but each other."""
 SAME_LAYER = {("presets", "config")}
 """Imports allowed within a layer."""

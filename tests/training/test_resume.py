@@ -20,13 +20,19 @@ from cdcd.training import tasks
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.monitoring import Stopped
 
+ADAPTED = {
+    "embedding.normalise": False,
+    "embedding.init_scale": 2.0,
+    "embedding.l2_penalty": 0.1,
+    "embedding.l2_adapted": True,
+}
 LONG = {"training.steps": 80, "training.checkpoint_every": 0}
 
 
 @pytest.fixture(
     scope="module",
-    params=[{}, {"training.accumulate": 2}, {"training.optimiser": "muon"}],
-    ids=["adam", "accumulate", "muon"],
+    params=[{}, {"training.accumulate": 2}, {"training.optimiser": "muon"}, ADAPTED],
+    ids=["adam", "accumulate", "muon", "adapted"],
 )
 def uninterrupted(request, tmp_path_factory):
     whole = tmp_path_factory.mktemp("uninterrupted") / "whole"
@@ -64,6 +70,12 @@ def test_the_state_compared_covers_everything_that_trains(tmp_path):
             if name.startswith(group) and not torch.equal(tensor, before.optimiser[name])
         ]
         assert changed, group
+
+
+def test_an_adapted_weight_grows_where_the_variance_is_too_large(tmp_path):
+    run = RunDirectory(train_tiny(tmp_path / "run", SEVEN | ADAPTED))
+    weight = run.load(7).weights["model.embedding.log_l2_weight"].exp()
+    assert 1.005 * 0.1 < float(weight) < 1.05 * 0.1
 
 
 def test_a_signal_in_the_last_step_lets_the_run_finish(tmp_path, monkeypatch):

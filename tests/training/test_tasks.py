@@ -479,8 +479,7 @@ def test_a_data_set_of_another_tokenizer_is_refused_on_resuming(tmp_path, capsys
     own = PrepareConfig(source=source, tokenizer="symbols", valid_share=0.2, workers=1)
     prepare(own, tmp_path / "set")
     changes = AUTOREGRESSIVE | {"data.source": str(tmp_path / "set"), "data.length": 4}
-    trainer = start_tiny(tmp_path / "run", changes)
-    del trainer
+    start_tiny(tmp_path / "run", changes).run.unlock()
     (tmp_path / "set").rename(tmp_path / "old")
     prepare(replace(own, tokenizer=str(dataset)), tmp_path / "set")
     before = contents(tmp_path)

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import resource
 import shlex
 import statistics
 import sys
@@ -100,6 +99,8 @@ def peak_memory(device: torch.device) -> int:
     """Returns the largest number of bytes of the tensors on a GPU, or of this whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    import resource  # Windows has none.
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

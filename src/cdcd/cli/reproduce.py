@@ -11,7 +11,7 @@ def reproduce_options(parser: argparse.ArgumentParser) -> None:
         "targets",
         metavar="TABLE|FIGURE",
         nargs="*",
-        help="table1, figure5, …; all if none is named",
+        help="table1, figure5, …, simplex; all but simplex if none is named",
     )
     parser.add_argument(
         "--scale", metavar="tiny|small|paper", default="tiny", help="models and corpus"
@@ -23,7 +23,9 @@ def reproduce_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", metavar="INT", type=int, help="training seeds of every row")
     parser.add_argument("--steps", metavar="INT", type=int, help="training steps of every row")
-    parser.add_argument("--samples", metavar="INT", type=int, help="samples of every row")
+    parser.add_argument(
+        "--samples", metavar="INT", type=int, help="samples of every row; of Table 4: sentences"
+    )
     parser.add_argument(
         "--workers", metavar="INT", type=int, default=1, help="processes side by side"
     )
@@ -52,10 +54,14 @@ def reproduce(options: Any) -> None:
     from cdcd.reproduction.work import perform
 
     console = Console(soft_wrap=True)
+    if "simplex" in options.targets:
+        _study(options, console)
+        options.targets.remove("simplex")
+        if not options.targets:
+            return
     plan = _plan(options)
     if options.list:
-        for row, seed in plan.results:
-            console.print(f"{plan.state(row, seed):8} {row.name} seed {seed}", highlight=False)
+        _print_states(plan, console)
         return
     if options.dry_run:
         _print_costs(plan, console)
@@ -73,42 +79,79 @@ def reproduce(options: Any) -> None:
         raise SystemExit(f"cdcd reproduce: failed: {', '.join(failed)}")
 
 
-def _plan(options: Any) -> Any:
-    from dataclasses import replace
+def _study(options: Any, console: Any) -> None:
+    """Performs the study of simplex diffusion, of one size at all scales, or shows its state."""
+    from cdcd.reproduction.simplex import Study, parts_of, perform_study
 
-    from cdcd.reproduction.plan import Plan
-    from cdcd.reproduction.rows import BASE, ROWS, base_of, rows_of
-    from cdcd.reproduction.scales import corpus, scale_named
+    _check_counts(options)
+    given = {name: getattr(options, name) for name in ("seeds", "steps")}
+    study = Study(**{name: value for name, value in given.items() if value is not None})
+    out = _out(options)
+    if options.list or options.dry_run:
+        for part in parts_of(study):
+            state = "to do" if part.result(out) is None else "done"
+            console.print(f"{state:8} simplex {part.name}", highlight=False)
+        return
+    for path in perform_study(study, out, console):
+        console.print(f"written: {path}", highlight=False)
 
-    scale = scale_named(options.scale)
+
+def _check_counts(options: Any) -> None:
     for name in ("seeds", "steps", "samples", "workers"):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name} is {value}, it must be at least 1")
-    rows = [row for row in rows_of(options.targets) if row.table != "table4"]
+
+
+def _out(options: Any) -> Path:
+    """Returns the folder of results, one that need not be there where nothing is written."""
+    if options.out is None and not (options.list or options.dry_run):
+        raise ValueError("say where results go with --out OUT")
+    return options.out or Path("runs") / "reproduction"
+
+
+def _plan(options: Any) -> Any:
+    from dataclasses import replace
+
+    from cdcd.reproduction.corpora import corpora
+    from cdcd.reproduction.plan import Plan
+    from cdcd.reproduction.rows import rows_of, with_compared
+    from cdcd.reproduction.scales import scale_named
+
+    scale = scale_named(options.scale)
+    _check_counts(options)
+    rows = rows_of(options.targets)
     if options.only:
         # The labels of some rows hold commas: T=0.9,guidance=2.0.
         chosen = rows_of(re.split(r",(?!\w+=)", options.only))
         rows = [row for row in rows if row in chosen]
-    if not rows:
+    present = [row for row in rows if scale.has(row)]
+    if not present:
+        named = f": {rows[0].name} is not at this scale" if rows else ""
         raise ValueError(
-            "no row is left: table4 is not run by this command, see docs/translation.md"
+            f"no row is left at scale {scale.name}{named}; choose other rows or another --scale"
         )
-    compared = [BASE, "table1/data/data", *filter(None, (base_of(row.name) for row in rows))]
-    rows = list(dict.fromkeys([*(ROWS[name] for name in compared), *rows]))
+    rows = with_compared(rows)
     if options.steps:
         scale = scale.with_steps(options.steps)
     if options.seeds:
         scale = replace(scale, seeds=options.seeds, other_seeds=options.seeds)
     if options.samples:
-        scale = replace(scale, num_samples=options.samples, sweep_samples=options.samples)
-    is_planned = options.list or options.dry_run
-    if options.out is None and not is_planned:
-        raise ValueError("say where results go with --out OUT")
-    out = options.out or Path("runs") / "reproduction"
-    data = (options.data or "tales") if is_planned else corpus(scale, options.data, out)
+        scale = scale.with_samples(options.samples)
+    is_planned, out = options.list or options.dry_run, _out(options)
+    needed = {} if is_planned else corpora(scale, filter(scale.has, rows), options.data, out)
     changes = {"training.device": options.device, "training.compile": options.compile}
-    return Plan(scale, rows, data, out, changes)
+    return Plan(scale, rows, needed, out, changes)
+
+
+def _print_states(plan: Any, console: Any) -> None:
+    from cdcd.reproduction.plan import LACKING
+
+    for row, seed in plan.results:
+        console.print(f"{plan.state(row, seed):8} {row.name} seed {seed}", highlight=False)
+    for row in plan.rows:
+        if not plan.scale.has(row):
+            console.print(f"{LACKING}: {row.name}", highlight=False)
 
 
 def _print_costs(plan: Any, console: Any) -> None:

@@ -1,19 +1,32 @@
 """Corpora: documents from built-in languages or files, as fixed-length token sequences in memory."""
 
-from collections.abc import Iterable, Sequence
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from cdcd.data.dataset_files import DESCRIPTION, REMEDY
 from cdcd.data.prepare.reading import Documents
 from cdcd.data.tokenizer_learning import learn_tokenizer
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
 from cdcd.languages import markov_chain, tales
+from cdcd.memory import available_memory, refuse_beyond
 from cdcd.seeding import generator_for
 
 BUILT_IN = ("markov", "tales")
 BUILT_IN_PAIRS = "numerals"
+
+TRIAL = 300
+"""Documents that are drawn on trial."""
+BYTES_PER_TRANSITION = 28
+"""Memory for each probability of a chain while it is drawn."""
+BYTES_PER_BYTE = 5
+"""Memory for each byte of a text, with its tokens; measured with words, other tokenizers need more."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +44,20 @@ def read_documents(source: str) -> list[str]:
         raise ValueError(
             f"there is no corpus {source!r}: give a text file, a folder or one of {', '.join(BUILT_IN)}"
         )
-    texts = [text for (text,) in Documents(str(path), errors="strict") if text.strip()]
+    documents = Documents(str(path), errors="strict")
+    if any(file.suffix == ".tokens" for file in documents.files):
+        raise ValueError(
+            f"{source} has shards of a prepared data set, but no {DESCRIPTION} that describes them; "
+            f"{REMEDY}"
+        )
+    refuse_beyond(
+        available_memory(),
+        BYTES_PER_BYTE * (documents.size or 0),
+        f"to train on {source} as it is",
+        f"prepare it, so that it stays on the disk: cdcd data prepare --source {shlex.quote(source)} "
+        f"--out FOLDER",
+    )
+    texts = [text for (text,) in documents if text.strip()]
     if not texts:
         raise ValueError(f"the corpus {source} holds no text")
     return texts
@@ -55,8 +81,42 @@ def built_in_documents(
 ) -> list[str]:
     """Draws documents from a built-in corpus; the markov ones fill a sequence with their end."""
     if source == "tales":
-        return tales.stories(count, seed=seed)
-    return markov_chain(num_states).documents(count, length - 1, seed=seed)
+        draw = partial(tales.stories, seed=seed)
+        refuse_too_many(draw, count)
+        return draw(count)
+    refuse_beyond(
+        available_memory(),
+        BYTES_PER_TRANSITION * num_states**2,
+        f"a chain of {num_states:,} states",
+        "lower data.num_states",
+    )
+    chain = markov_chain(num_states)
+
+    def draw_chain(count: int) -> list[str]:
+        return chain.documents(count, length - 1, seed=seed)
+
+    # One tensor of all states, and one of the probabilities that follow each document.
+    refuse_too_many(draw_chain, count, more=8 * length + 4 * num_states)
+    return draw_chain(count)
+
+
+def refuse_too_many(draw: Callable[[int], Sequence[object]], count: int, *, more: int = 0) -> None:
+    """Raises an error where documents, of which a few are drawn on trial, would need too much memory.
+
+    `more`: bytes that each needs beside its text and tokens.
+    """
+    if count <= TRIAL:
+        return
+    started = time.perf_counter()
+    texts = [str(each) for each in draw(TRIAL)]
+    hours = (time.perf_counter() - started) / TRIAL * count / 3600
+    each = sum(sys.getsizeof(text) + 12 * len(text.split()) for text in texts) / TRIAL
+    refuse_beyond(
+        available_memory(),
+        (each + more) * count,
+        f"{count:,} documents, drawn in about {hours:,.1f} hours,",
+        "lower data.num_documents",
+    )
 
 
 def make_tokenizer(

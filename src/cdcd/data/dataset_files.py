@@ -14,7 +14,7 @@ DIR/source/, DIR/target/    each a data set as above
 """
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,66 @@ class SplitContent:
     """The name, tokens and documents of each shard, and, once it is complete, the SHA-256 of its files."""
 
 
+SHARD = {"name": str, "tokens": int, "documents": int}
+"""The pattern of the description of a shard that is being written."""
+WHOLE_SHARD = {**SHARD, "sha256": {"tokens": str, "ends": str}}
+COUNTS = dict.fromkeys(("documents", "tokens", "bytes", "unknown", "undecodable"), int)
+TEXTS = {
+    "tokenizer": {"hash": str},
+    "dtype": str,
+    "splits": {"*": {**COUNTS, "shards": [WHOLE_SHARD]}},
+}
+"""The pattern of the description of texts."""
+PAIRS = {"sides": dict.fromkeys(SIDES, str), "pairs": {"*": {"*": int}}}
+"""The pattern of the description of pairs."""
+WANTED = {int: "a whole number from 0 on", str: "a text", list: "a list", dict: "an object"}
+REMEDY = "copy it again or prepare the data again"
+
+
+def check_types(value: Any, pattern: Any, file: Path, name: str = "") -> None:
+    """Raises an error where a value of JSON does not fit a pattern: a type, or a list or an object of one.
+
+    The only value of a list is the pattern of all, and so is that of the name `*` in an object.
+    """
+    kind = pattern if isinstance(pattern, type) else type(pattern)
+    if type(value) is not kind or (kind is int and not 0 <= value < 1 << 63):
+        raise ValueError(
+            f"{file} is damaged: {name} is {repr(value)[:40]}, not {WANTED[kind]}; {REMEDY}"
+        )
+    for key, inner, inner_pattern in _inner(value, pattern):
+        check_types(inner, inner_pattern, file, f"{name}.{key}".lstrip("."))
+
+
+def _inner(value: Any, pattern: Any) -> list[tuple[int | str, Any, Any]]:
+    """Returns the values inside a list or an object, with their names and patterns."""
+    if isinstance(pattern, list):
+        return [(number, each, pattern[0]) for number, each in enumerate(value)]
+    if not isinstance(pattern, dict):
+        return []
+    if "*" in pattern:
+        return [(key, each, pattern["*"]) for key, each in value.items()]
+    return [(key, value.get(key), each) for key, each in pattern.items()]
+
+
 def file_sizes(shard: dict[str, Any], token_bytes: int) -> dict[str, int]:
     """Returns the bytes of the files of a shard, by their suffixes."""
     return {"tokens": shard["tokens"] * token_bytes, "ends": shard["documents"] * 8}
+
+
+def split_content(name: str, described: dict[str, Any], file: Path) -> SplitContent:
+    """Returns the contents of a split that a file describes, after comparing them with their shards."""
+    content = SplitContent(**{each.name: described[each.name] for each in fields(SplitContent)})
+    shards = content.shards
+    is_right = name in SPLITS
+    is_right &= [shard["name"] for shard in shards] == [
+        f"{name}-{number:05d}" for number in range(len(shards))
+    ]
+    is_right &= sum(shard["tokens"] for shard in shards) == content.tokens
+    is_right &= sum(shard["documents"] for shard in shards) == content.documents
+    is_right &= all(0 < shard["documents"] <= shard["tokens"] for shard in shards)
+    if not is_right:
+        raise ValueError(f"{file} is damaged: its split {name[:40]!r} does not add up; {REMEDY}")
+    return content
 
 
 def read_description(path: Path) -> dict[str, Any]:
@@ -61,6 +118,8 @@ def read_description(path: Path) -> dict[str, Any]:
         options = f"--source PATH [--target-source PATH] --out {shlex.quote(str(path))}"
         raise ValueError(f"{path} {problem}; prepare one with: cdcd data prepare {options}")
     described = read_json(file)
-    if (present := described.get("format")) != FORMAT:
+    check_types(described, {"format": int}, file)
+    if (present := described["format"]) != FORMAT:
         raise ValueError(f"{file} is of format {present}, this version of cdcd reads {FORMAT}")
+    check_types(described, PAIRS if "sides" in described else TEXTS, file)
     return described

@@ -13,9 +13,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cdcd.data.dataset_files import DESCRIPTION, PROGRESS, SIDES, read_description
-from cdcd.data.sequences import Indices, Sequences, TokenDataset, TokenDocuments
-from cdcd.data.tokenizers import Tokenizer
+from cdcd.data.dataset_files import (
+    DESCRIPTION,
+    PROGRESS,
+    REMEDY,
+    SIDES,
+    read_description,
+)
+from cdcd.data.sequences import Indices, Sequences, TokenDataset, TokenDocuments, check_tokenizer
+from cdcd.data.tokenizers import Tokenizer, load_tokenizer
 from cdcd.files import file_hash, read_json
 
 
@@ -24,7 +30,7 @@ class PairDataset:
 
     def __init__(self, sources: Sequences, targets: Sequences, *, num_dropped: int = 0) -> None:
         if len(sources) != len(targets):
-            raise ValueError(f"there are {len(sources):,} sources and {len(targets):,} targets")
+            raise _unequal(len(sources), len(targets))
         self.sources, self.targets = sources, targets
         self.source_length, self.target_length = sources.length, targets.length
         self.length = self.source_length + self.target_length
@@ -43,6 +49,8 @@ def fitting_pairs(
 ) -> PairDataset:
     """Returns the pairs of which both sides fit."""
     sides = ((sources, source_length), (targets, target_length))
+    if len(sources) != len(targets):
+        raise _unequal(len(sources), len(targets))
     fits = np.all([side.lengths() <= length for side, length in sides], axis=0)
     if not fits.any():
         raise ValueError(
@@ -51,6 +59,10 @@ def fitting_pairs(
         )
     rows = (side.beginnings(length, fits) for side, length in sides)
     return PairDataset(*rows, num_dropped=int((~fits).sum()))
+
+
+def _unequal(num_sources: int, num_targets: int) -> ValueError:
+    return ValueError(f"there are {num_sources:,} sources and {num_targets:,} targets")
 
 
 def pairs_in_memory(
@@ -93,6 +105,10 @@ class PreparedPairs:
                     f"{side.path} is not the side that was prepared with {self.path}: its dataset.json "
                     f"has SHA-256 {present}; put the right one back or prepare the data again"
                 )
+        counted = self._described["pairs"].keys()
+        is_one_set = self.source.tokenizer_hash == self.target.tokenizer_hash
+        if not is_one_set or self.splits != self.target.splits or not counted >= {*self.splits}:
+            raise ValueError(f"{self.path / DESCRIPTION} does not fit the sides; {REMEDY}")
 
     @property
     def content_hash(self) -> str:
@@ -111,6 +127,7 @@ class PreparedPairs:
         """Raises an error where the checksum of a file is wrong."""
         self.source.verify()
         self.target.verify()
+        check_tokenizer(self.path, load_tokenizer(self.path / "tokenizer"), self.tokenizer_hash)
 
     def texts(self, split: str, index: int) -> tuple[str, str]:
         """Returns a pair as it was written, where the tokenizer is lossless."""

@@ -6,6 +6,7 @@ sequences. Texts in memory are one shard.
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,12 +21,14 @@ from torch import Tensor
 from cdcd.data.dataset_files import (
     DESCRIPTION,
     PROGRESS,
+    REMEDY,
     SplitContent,
     file_sizes,
     read_description,
+    split_content,
 )
 from cdcd.data.order import ROUNDS, keys_for, mix, permuted
-from cdcd.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_hash
+from cdcd.data.tokenizers import Tokenizer, load_tokenizer, token_dtype, tokenizer_hash
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.files import file_hash
 
@@ -130,11 +133,55 @@ class _Spans:
         return rows
 
 
+@dataclass(frozen=True)
+class Shard:
+    """Documents one after another, each ended by EOS."""
+
+    tokens: UInt[np.ndarray, " tokens"] | Int[np.ndarray, " tokens"]
+    ends: Int64[np.ndarray, " documents"]
+    vocab_size: int
+    path: Path | None = None
+    """The file of the tokens, where they are not in memory."""
+
+    @property
+    def starts(self) -> Int64[np.ndarray, " documents"]:
+        """The start of each document; raises an error where the ends are damaged."""
+        starts = np.concatenate([[0], self.ends[:-1]])
+        if (self.ends <= starts).any() or self.ends[-1] != len(self.tokens):
+            raise self._damaged("the ends of its documents do not fit its tokens")
+        return starts
+
+    def document(self, index: int) -> np.ndarray:
+        """Returns the tokens of a document, its EOS included."""
+        start, end = int(self.ends[index - 1]) if index else 0, int(self.ends[index])
+        if not 0 <= start < end <= len(self.tokens):
+            raise self._damaged("the ends of its documents do not fit its tokens")
+        tokens = np.array(self.tokens[start:end])
+        self.check(tokens)
+        return tokens
+
+    def check(self, tokens: Int[np.ndarray, "..."] | UInt[np.ndarray, "..."]) -> None:
+        """Raises an error where tokens that were read from this shard are not in the vocabulary."""
+        if tokens.size and (largest := int(tokens.max())) >= self.vocab_size:
+            raise self._damaged(
+                f"it holds the token {largest}, of a vocabulary of {self.vocab_size}"
+            )
+
+    def _damaged(self, problem: str) -> ValueError:
+        assert self.path is not None  # What is in memory was made by the tokenizer.
+        return ValueError(
+            f"{self.path} or the file of its ends is damaged: {problem}; find what is, with: cdcd data "
+            f"verify {shlex.quote(str(self.path.parent))}"
+        )
+
+
 class MappedSequences:
     """The sequences of several shards, one shard after another: arrays of rows, or spans."""
 
-    def __init__(self, parts: Sequence[np.ndarray | _Spans], length: int) -> None:
-        self.parts, self.length = parts, length
+    def __init__(
+        self, parts: Sequence[np.ndarray | _Spans], shards: Sequence[Shard], length: int
+    ) -> None:
+        self.parts, self.shards, self.length = parts, shards, length
         self._starts = np.cumsum([0, *map(len, parts)])
 
     def __len__(self) -> int:
@@ -148,21 +195,10 @@ class MappedSequences:
         rows = np.empty((len(indices), self.length), dtype=np.int64)
         for shard in np.unique(shards).tolist():
             is_here = shards == shard
-            rows[is_here] = self.parts[shard][indices[is_here] - self._starts[shard]]
+            here = self.parts[shard][indices[is_here] - self._starts[shard]]
+            self.shards[shard].check(here)
+            rows[is_here] = here
         return torch.from_numpy(rows)
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Documents one after another, each ended by EOS."""
-
-    tokens: UInt[np.ndarray, " tokens"] | Int[np.ndarray, " tokens"]
-    ends: Int64[np.ndarray, " documents"]
-
-    @property
-    def starts(self) -> Int64[np.ndarray, " documents"]:
-        """The start of each document."""
-        return np.concatenate([[0], self.ends[:-1]])
 
 
 class TokenDocuments:
@@ -177,7 +213,7 @@ class TokenDocuments:
         documents = [[*tokenizer.encode(text), EOS] for text in texts]
         ends = np.cumsum([len(tokens) for tokens in documents], dtype=np.int64)
         tokens = np.fromiter(chain.from_iterable(documents), np.int32)
-        return cls([Shard(tokens, ends)], name)
+        return cls([Shard(tokens, ends, tokenizer.vocab_size)], name)
 
     def __len__(self) -> int:
         return sum(len(shard.ends) for shard in self.shards)
@@ -186,8 +222,7 @@ class TokenDocuments:
         """Returns the tokens of a document, its EOS included."""
         for shard in self.shards:
             if index < len(shard.ends):
-                start = int(shard.ends[index - 1]) if index else 0
-                return np.array(shard.tokens[start : int(shard.ends[index])])
+                return shard.document(index)
             index -= len(shard.ends)
         raise IndexError(f"{self.name} has {len(self)} documents")
 
@@ -211,10 +246,11 @@ class TokenDocuments:
         """Returns sequences that each start a document or go on with a long one; the rest is padding."""
         parts = []
         for shard in self.shards:
-            counts = -((shard.starts - shard.ends) // length)
+            starts = shard.starts
+            counts = -((starts - shard.ends) // length)
             first = np.repeat(np.cumsum(counts) - counts, counts)
             chunk = np.arange(len(first)) - first
-            starts = np.repeat(shard.starts, counts) + chunk * length
+            starts = np.repeat(starts, counts) + chunk * length
             parts.append(_Spans(shard.tokens, starts, np.repeat(shard.ends, counts), length))
         return self._mapped(parts, length, "documents")
 
@@ -231,7 +267,7 @@ class TokenDocuments:
         return self._mapped(parts, length, "documents of that length")
 
     def _mapped(self, parts: Sequence[np.ndarray | _Spans], length: int, wanted: str) -> Sequences:
-        sequences = MappedSequences(parts, length)
+        sequences = MappedSequences(parts, self.shards, length)
         if len(sequences) == 0:
             raise ValueError(
                 f"{self.name} has too few {wanted} of {length} tokens; add text or lower data.length"
@@ -243,6 +279,15 @@ def is_dataset(path: str | Path) -> bool:
     """Returns whether this is the folder of a prepared data set, finished or not."""
     folder = Path(path).expanduser()
     return any((folder / name).is_file() for name in (DESCRIPTION, PROGRESS))
+
+
+def check_tokenizer(path: Path, tokenizer: Tokenizer, expected: str) -> None:
+    """Raises an error where the tokenizer in the folder of a data set is not the one of its tokens."""
+    if tokenizer_hash(tokenizer) != expected:
+        raise ValueError(
+            f"{path} has the tokens of another tokenizer than the one in its folder; put the right one "
+            f"back or prepare the data again"
+        )
 
 
 class TokenDataset:
@@ -258,27 +303,29 @@ class TokenDataset:
             )
         self.tokenizer: Tokenizer = load_tokenizer(self.path / "tokenizer")
         self.tokenizer_hash: str = described["tokenizer"]["hash"]
-        self.dtype = np.dtype(described["dtype"]).newbyteorder("<")
+        self.dtype = token_dtype(self.tokenizer.vocab_size)
         self._contents = {
-            name: SplitContent(**split) for name, split in described["splits"].items()
+            name: split_content(name, split, self.path / DESCRIPTION)
+            for name, split in described["splits"].items()
         }
         self.splits = tuple(self._contents)
         """The splits that hold documents."""
         self._opened: dict[str, TokenDocuments] = {}
-        self._check()
+        self._check(described["dtype"])
 
-    def _check(self) -> None:
-        if tokenizer_hash(self.tokenizer) != self.tokenizer_hash:
+    def _check(self, dtype: str) -> None:
+        check_tokenizer(self.path, self.tokenizer, self.tokenizer_hash)
+        if dtype != self.dtype.name:
             raise ValueError(
-                f"{self.path} has the tokens of another tokenizer than the one in its folder; put the "
-                f"right one back or prepare the data again"
+                f"{self.path / DESCRIPTION} is damaged: dtype is {dtype[:40]!r}, not {self.dtype.name}; "
+                f"{REMEDY}"
             )
         for file, size, _ in self._files():
             present = file.stat().st_size if file.is_file() else 0
             if present != size:
                 raise ValueError(
                     f"{file} has {present:,} bytes, it should have {size:,}: it is damaged or cut "
-                    f"short; copy it again or prepare the data again"
+                    f"short; {REMEDY}"
                 )
 
     def verify(self) -> None:
@@ -287,7 +334,7 @@ class TokenDataset:
             if (present := file_hash(file)) != expected:
                 raise ValueError(
                     f"{file} is damaged: its SHA-256 is {present}, dataset.json says {expected}; "
-                    f"copy it again or prepare the data again"
+                    f"{REMEDY}"
                 )
 
     def _files(self) -> Iterator[tuple[Path, int, str]]:
@@ -314,12 +361,16 @@ class TokenDataset:
     def documents(self, split: str) -> TokenDocuments:
         """Returns the documents of a split, memory-mapped."""
         if split not in self._opened:
-            shards = [
-                Shard(
-                    np.memmap(self.path / f"{shard['name']}.tokens", dtype=self.dtype, mode="r"),
-                    np.memmap(self.path / f"{shard['name']}.ends", dtype="<i8", mode="r"),
-                )
-                for shard in self.summary(split).shards
-            ]
+            shards = [self._shard(shard["name"]) for shard in self.summary(split).shards]
             self._opened[split] = TokenDocuments(shards, f"the split {split} of {self.path}")
         return self._opened[split]
+
+    def _shard(self, name: str) -> Shard:
+        """Opens a shard, memory-mapped."""
+        tokens, ends = (self.path / f"{name}.{suffix}" for suffix in ("tokens", "ends"))
+        return Shard(
+            np.memmap(tokens, dtype=self.dtype, mode="r"),
+            np.memmap(ends, dtype="<i8", mode="r"),
+            self.tokenizer.vocab_size,
+            tokens,
+        )

@@ -1,7 +1,6 @@
 """Learning a vocabulary from a stream of documents, in bounded memory."""
 
 import heapq
-import io
 import random
 import re
 from collections import Counter
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from cdcd.data.learning_process import train_in_a_process
 from cdcd.data.tokenizers import (
     UNDECODABLE,
     ByteTokenizer,
@@ -87,9 +87,6 @@ def _stretches(documents: Iterable[str], stretch: int) -> Iterator[str]:
 
 def train_sentencepiece(stretches: list[str], vocab_size: int) -> bytes:
     """Returns the SentencePiece model that is learnt from these stretches of text."""
-    import sentencepiece
-
-    model = io.BytesIO()
     options: dict[str, Any] = {
         "vocab_size": vocab_size,
         "model_type": "unigram",
@@ -109,16 +106,13 @@ def train_sentencepiece(stretches: list[str], vocab_size: int) -> bytes:
         "minloglevel": 2,
     }
     try:
-        sentencepiece.SentencePieceTrainer.train(  # pyright: ignore[reportAttributeAccessIssue]
-            sentence_iterator=iter(stretches), model_writer=model, **options
-        )
+        return train_in_a_process(stretches, options)
     except RuntimeError as error:
         if smallest := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
             raise ValueError(
                 f"vocab_size is {vocab_size}; bytes and the characters of this corpus need {smallest[1]}"
             ) from None
         raise
-    return model.getvalue()
 
 
 LEARNERS: dict[str, Callable[..., Tokenizer]] = {

@@ -27,6 +27,8 @@ from cdcd.files import VOCABULARY_LIMIT, parse_json, read_bounded
 from cdcd.languages import numerals
 from cdcd.languages.word_splitting import GLUE, join_words, split_words
 
+LONGEST = 60
+"""Characters of an unknown word that an error shows."""
 UNDECODABLE = re.compile("[\udc80-\udcff]")
 # SentencePiece takes the character ▁ for a space, and refuses what is not UTF-8.
 BYTE_WISE = re.compile("([\udc80-\udcff▁]+)")
@@ -100,11 +102,10 @@ class WordTokenizer(Tokenizer):
     def encode(self, text: str, *, strict: bool = False) -> list[int]:
         words = self.pieces(text)
         if strict and (missing := [word for word in words if word not in self.index]):
-            near = difflib.get_close_matches(missing[0], self.words[len(SPECIALS) :], n=3)
+            word = missing[0] if len(missing[0]) <= LONGEST else f"{missing[0][:LONGEST]}…"
+            near = difflib.get_close_matches(word, self.words[len(SPECIALS) :], n=3)
             hint = f"; nearest: {', '.join(near)}" if near else ""
-            raise ValueError(
-                f"the {self.noun} {missing[0]!r} is not in the model's vocabulary{hint}"
-            )
+            raise ValueError(f"the {self.noun} {word!r} is not in the model's vocabulary{hint}")
         find = self.index.get
         return [find(word, UNKNOWN) for word in words]
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from cdcd.diffusion.embedding import EmbeddingConfig, Projection
+from cdcd.diffusion.embedding import EmbeddingConfig, Projection, penalty
 from cdcd.diffusion.estimator import Condition, Inputs, Network, predict_logits
 from cdcd.diffusion.interpolation import expected_embedding
 from cdcd.diffusion.logits import cross_entropies, put, take
@@ -81,8 +81,12 @@ def training_loss(
     objective: ObjectiveConfig,
     embedding: EmbeddingConfig,
     condition: Condition | None = None,
+    log_l2_weight: Float[Tensor, " 1"] | None = None,
 ) -> Losses:
-    """Returns the loss of a batch as a function of its drawn inputs."""
+    """Returns the loss of a batch as a function of its drawn inputs.
+
+    `log_l2_weight` is that of the embedding, where the weight of its penalty is adapted.
+    """
     projection = Projection(renormalise=embedding.renormalise, clamp=embedding.clamp)
     x0 = F.embedding(tokens, table)
     x = add_noise(x0, draws.t, draws.eps)
@@ -98,8 +102,8 @@ def training_loss(
     if objective.loss == "score_matching":
         x0_hat = projection(expected_embedding(logits, table), table)
         total = _score_matching(put(x0_hat, draws.predicted, tokens.shape), x0, draws)
-    if embedding.l2_penalty:
-        total = total + embedding.l2_penalty * table.square().mean() * num_noisy
+    if embedding.is_penalised:
+        total = total + penalty(table, embedding, log_l2_weight) * num_noisy
     return Losses(total, num_noisy, (nll.sum(1) / noisy_counts).detach(), logits)
 
 

@@ -116,7 +116,9 @@ def _draw_levels(axis: "Axes", levels: Sequence[dict[str, float]]) -> None:
         (accuracy, "accuracy", ":", GREY, "accuracy"),
     ):
         each.plot(t, [level[name] for level in levels], style, color=colour, label=label)
-    axis.set(xscale="log", xlabel="noise level t", ylabel="nats", title="Validation by noise level")
+    axis.set(xscale="log", xlabel="noise level t", ylabel="nats", ylim=(0, None))
+    axis.set_title("Validation by noise level")
+    accuracy.spines[["top"]].set_visible(False)
     accuracy.set(ylabel="accuracy (dotted)", ylim=(0, 1.02))
     axis.legend(frameon=False, loc="center left")
 
@@ -155,7 +157,7 @@ def plot_denoising(
     certainty = torch.where(fixed, 1.0, certainty)
     starts = range(0, max(length, 1), COLUMNS)
     width = max(0.72 * min(COLUMNS, length) + 1.2, 6.0)
-    height = len(starts) * (0.27 * len(tokens) + 0.3) + 0.4
+    height = len(starts) * (0.27 * len(tokens) + 0.3) + 0.5
     figure, axes = new_figure(len(starts), 1, (width, height))
     for axis, start in zip(axes, starts, strict=True):
         part = certainty[:, start : start + COLUMNS]
@@ -169,14 +171,16 @@ def plot_denoising(
                 va="center",
                 fontsize=8,
                 color="white" if part[row, column] > 0.7 else "black",
-                fontweight="bold" if fixed[start + column] or row == last else "normal",
+                fontweight="bold" if fixed[start + column] else "normal",
             )
         axis.set_xlim(-0.5, min(COLUMNS, length) - 0.5)
         axis.set_yticks(range(last + 1), [f"t = {t:.3g}" for t in trace.levels] + ["text"])
         axis.set_xticks([])
         axis.spines[:].set_visible(False)
+    given = ", given tokens are bold" if fixed.any() else ""
     axes[0].set_title(
-        "Most likely token at each position while denoising: darker is more certain, given tokens are bold"
+        f"Most likely token at each position while denoising:\ndarker is more certain{given}",
+        fontsize=10,
     )
     figure.savefig(path, dpi=110)
 

@@ -9,12 +9,15 @@ from cdcd.evaluation.plots import BLUE, GREY, ORANGE, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.text import Annotation
 
     from cdcd.evaluation.text_report import Report, Row
     from cdcd.evaluation.translation_report import TranslationReport
     from cdcd.metrics.intervals import Interval
 
 COLOURS = (BLUE, ORANGE, "#2f855a", "#805ad5", "#b83280", "#718096")
+OFFSETS = [(0, 10), (0, -10), (-14, 8), (14, -8), (16, 0), (-16, 0), (14, 8), (-14, -8)]
+"""Places of a label beside its point, in points."""
 LINE: dict[str, Any] = {"fmt": "o-", "markersize": 4, "linewidth": 1.2}
 
 
@@ -24,22 +27,60 @@ def plot_frontiers(report: "Report", path: Path) -> None:
     (x, x_error), (y, y_error) = (report.row("data").mean(name) for name in ("entropy", "nll"))
     axis.errorbar(x, y, y_error, x_error, "x", color="black", markersize=10, label="data")
     axis.axvline(x, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
+    labels: list[Annotation] = []
     for (label, rows), colour in zip(report.lines().items(), cycle(COLOURS), strict=False):
-        _frontier(axis, rows, colour, label)
+        labels += _frontier(axis, rows, colour, label)
     axis.set(xlabel="unigram entropy, pooled (nats)", ylabel="AR-NLL (nats a token)")
     axis.set_title(f"Quality against diversity, {report.protocol['num_samples']} samples a point")
+    axis.margins(0.08)
     axis.legend(frameon=False)
+    _move_labels_apart(axis, labels)
     figure.savefig(path, dpi=130)
 
 
-def _frontier(axis: "Axes", rows: "Sequence[Row]", colour: str, label: str) -> None:
+def _frontier(axis: "Axes", rows: "Sequence[Row]", colour: str, label: str) -> "list[Annotation]":
+    """Draws a line, named after the setting that is swept; returns the values of its points as labels."""
     x, x_error = zip(*(row.mean("entropy") for row in rows), strict=True)
     y, y_error = zip(*(row.mean("nll") for row in rows), strict=True)
+    swept = next(iter(rows[0].settings), None)
+    if swept is not None:
+        name = swept.replace("_", " ")
+        label += f", {name} {rows[0].settings[swept]}" if len(rows) == 1 else f" by {name}"
     axis.errorbar(x, y, y_error, x_error, color=colour, label=label, **LINE)
-    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": colour}
-    for row, point in zip(rows, zip(x, y, strict=True), strict=True):
-        for name, value in list(row.settings.items())[:1]:
-            axis.annotate(f"{name.replace('_', ' ')} {value}", point, xytext=(4, 4), **style)
+    if swept is None or len(rows) == 1:
+        return []
+    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": colour}
+    return [
+        axis.annotate(str(row.settings[swept]), point, (0, 0), ha="center", va="center", **style)
+        for row, point in zip(rows, zip(x, y, strict=True), strict=True)
+    ]
+
+
+def _move_labels_apart(axis: "Axes", labels: "Sequence[Annotation]") -> None:
+    """Moves each label beside its point to where nothing is, or takes it away where everything is taken."""
+    figure = axis.get_figure(root=True)
+    assert figure is not None
+    for label in labels:
+        label.set_in_layout(False)
+    figure.draw_without_rendering()
+    drawn = [line.get_path().transformed(line.get_transform()) for line in axis.lines]
+    drawn += [
+        path.transformed(collection.get_transform())
+        for collection in axis.collections
+        for path in collection.get_paths()
+    ]
+    legend = axis.get_legend()
+    taken = [legend.get_window_extent()] if legend is not None else []
+    for label in labels:
+        for offset in OFFSETS:
+            label.set_position(offset)
+            box = label.get_window_extent().padded(2)
+            is_crossed = any(path.intersects_bbox(box, filled=False) for path in drawn)
+            if not is_crossed and not box.count_overlaps(taken):
+                taken.append(box)
+                break
+        else:
+            label.remove()
 
 
 def plot_bleu_by_count(report: "TranslationReport", path: Path) -> None:

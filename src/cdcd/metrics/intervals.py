@@ -29,6 +29,11 @@ class Interval:
     high: float
 
 
+def standard_error(interval: Interval) -> float:
+    """Returns the standard error of which an interval has 1.96 to each side."""
+    return (interval.high - interval.low) / (2 * NORMAL)
+
+
 def bootstrap(
     tensors: Sequence[Tensor],
     statistic: Callable[..., float],

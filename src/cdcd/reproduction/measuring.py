@@ -10,7 +10,7 @@ from cdcd.evaluation.judge import Judge, split_texts
 from cdcd.evaluation.texts import Protocol, Texts, held_out_texts, sample_texts
 from cdcd.inference.text_model import TextModel
 from cdcd.metrics.entropy import first_tokens, text_statistics
-from cdcd.metrics.intervals import NORMAL, Interval, pooled_entropy_interval, ratio_interval
+from cdcd.metrics.intervals import pooled_entropy_interval, ratio_interval, standard_error
 from cdcd.metrics.mauve import mauve
 from cdcd.reproduction.rows import Row
 from cdcd.reproduction.scales import BEYOND_ALL_SEEDS
@@ -26,7 +26,7 @@ def measure(
 ) -> dict[str, Any]:
     """Samples a row and returns its numbers, in Table 3 with MAUVE; `prompts` are those of the scale."""
     started, layout = time.perf_counter(), model.config.data.layout
-    given = _held_out(model, **prompts)
+    given = held_out(model, **prompts)
     real = texts = given.counted(layout)
     if row.system != "data":
         texts = sample_texts(model, given, row.sampling, 0, batch_size).counted(layout)
@@ -37,7 +37,7 @@ def measure(
     return numbers | {"seconds": seconds}
 
 
-def _held_out(
+def held_out(
     model: TextModel, samples: int, length: int, protocol: Protocol, whole_documents: bool
 ) -> Texts:
     """Returns real text that no model has seen, with the part that is to be generated."""
@@ -64,9 +64,9 @@ def _numbers(texts: Texts, real: Texts, model: TextModel, judge: Judge) -> dict[
     examples = split_texts(texts.first(NUM_EXAMPLES), model.tokenizer)
     numbers = {
         "nll": nll.value,
-        "nll_error": _standard_error(nll),
+        "nll_error": standard_error(nll),
         "entropy": entropy.value,
-        "entropy_error": _standard_error(entropy),
+        "entropy_error": standard_error(entropy),
         "repetition": statistics.repetition,
         "sample_entropy": statistics.sample_entropy,
         "num_tokens": num_tokens,
@@ -74,7 +74,3 @@ def _numbers(texts: Texts, real: Texts, model: TextModel, judge: Judge) -> dict[
     }
     exact = exact_scores(texts, model.config.data, model.tokenizer, judge)
     return numbers if exact is None else numbers | {"possible_share": exact.possible_share}
-
-
-def _standard_error(interval: Interval) -> float:
-    return (interval.high - interval.low) / (2 * NORMAL)

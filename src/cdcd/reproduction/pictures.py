@@ -1,4 +1,4 @@
-"""The paper's figures from our results: bars (Figure 4), trade-offs (5, 6), the time warp (2, 8)."""
+"""The paper's figures from our results: bars (Figure 4), trade-offs (5, 6), the time warp (2, 8), Table 4."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +38,7 @@ def draw(plan: Plan) -> list[Path]:
         return []
     values = read_values(replace(plan, rows=list(ROWS.values())))
     figures = {"figure4": _bars(values)}
+    figures["table4"] = _translations(values)
     figures |= {name: _trade_offs(values, groups) for name, groups in TRADE_OFFS.items()}
     drawn = []
     record = plan.run("base.0") / "record.json"
@@ -72,6 +73,49 @@ def _bars(values: Values) -> "Figure | None":
     axis.set(xlabel="AR-NLL less that of the base model (nats a token)", title="Table 1, Figure 4")
     axis.legend(frameon=False)
     return figure
+
+
+def _translations(values: Values) -> "Figure | None":
+    """Draws BLEU over the number of samples that minimum Bayes risk chooses from, by direction."""
+    rows = rows_of(["table4"])
+    if not any(row.name in values for row in rows):
+        return None
+    directions = list(dict.fromkeys(row.name.rpartition("/")[2] for row in rows))
+    figure, axes = new_figure(1, len(directions), (4.5 * len(directions) + 2, 4.5))
+    for axis, direction in zip(axes, directions, strict=True):
+        of_direction = [row for row in rows if row.name.endswith(f"/{direction}")]
+        _draw_bleu(axis, of_direction, PAPER, "paper", ":")
+        _draw_bleu(axis, of_direction, values, "ours", "-")
+        axis.set(title=direction, xlabel="samples", ylabel="BLEU", xscale="log")
+    entries = (zip(*axis.get_legend_handles_labels(), strict=True) for axis in axes)
+    lines = {label: line for each in entries for line, label in each}
+    figure.legend([*lines.values()], [*lines], loc="outside right center", frameon=False)
+    return figure
+
+
+def _draw_bleu(axis: "Axes", rows: Sequence[Row], values: Values, side: str, style: str) -> None:
+    """Draws a line for each model and decoder."""
+    for number, name in enumerate(dict.fromkeys(map(_translator, rows))):
+        points = list(_bleu_points([row for row in rows if _translator(row) == name], values))
+        if points:
+            x, y, errors = zip(*points, strict=True)
+            label = f"{name}, {side}"
+            axis.errorbar(x, y, errors, fmt=f".{style}", color=f"C{number}", label=label)
+
+
+def _translator(row: Row) -> str:
+    """Returns the name of a row's model and decoder, without the number of samples."""
+    size, _, kind = row.name.split("/")[1].partition("n=")[0].strip("-").partition("-")
+    return f"{size} {kind or 'CDCD'}"
+
+
+def _bleu_points(rows: Sequence[Row], values: Values) -> Iterator[tuple[int, float, float]]:
+    """Yields the number of samples, BLEU and its error; beam search has one value for all numbers."""
+    for row in rows:
+        bleu, count = summary(row, values, "bleu"), row.sampling.get("num_samples")
+        for num_samples in (1, 10, 100) if count is None else (int(count),):
+            if bleu is not None:
+                yield num_samples, bleu["mean"], bleu["error"] or 0.0
 
 
 def _trade_offs(values: Values, groups: Sequence[str]) -> "Figure | None":

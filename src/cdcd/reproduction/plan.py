@@ -5,7 +5,7 @@ a training that several rows ask for has one name.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +15,15 @@ from cdcd.config import RunConfig
 from cdcd.files import read_json, write_json
 from cdcd.reproduction.findings import claim_rows
 from cdcd.reproduction.rows import ROWS, Row
-from cdcd.reproduction.scales import Scale
+from cdcd.reproduction.scales import TEXT, Scale
+from cdcd.reproduction.translators import size_and_direction
 from cdcd.settings import flatten, override
 from cdcd.training.checkpoint import RunDirectory
 
 ROWS_IN_A_JOB = 12
 """Rows that one process samples, so that several can share the rows of one model."""
 JUDGE = "judge"
+LACKING = "not at this scale"
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,24 @@ class Job:
     def shape(self) -> tuple[Any, ...]:
         """The settings that change what is compiled."""
         config, objective = self.config, self.config.objective
-        has_masks = objective.masking != "none"
-        sizes = (config.network, replace(config.embedding, init_scale=1.0))
-        return (config.model, *sizes, has_masks, objective.self_conditioning, objective.loss)
+        data, has_masks = config.data, objective.masking != "none"
+        sizes = (config.network, config.seq2seq, replace(config.embedding, init_scale=1.0))
+        lengths = (data.source, data.length, data.source_length)
+        losses = (has_masks, objective.self_conditioning, objective.loss)
+        return (config.task, config.model, *sizes, *lengths, *losses)
+
+    @property
+    def needs_judge(self) -> bool:
+        """True where its samples are judged; those of a text model may be."""
+        if self.rows:
+            return any(row.needs_judge for row, _ in self.rows)
+        return self.config.task == "text" and self.name != JUDGE
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The names of the jobs without which it is of no use."""
+        own = (self.training,) if self.rows else ()
+        return (*own, JUDGE) if self.needs_judge else own
 
 
 @dataclass(frozen=True)
@@ -49,7 +66,9 @@ class Plan:
 
     scale: Scale
     rows: Sequence[Row]
-    data: str
+    """The rows that are asked for; those that the scale lacks have no results."""
+    corpora: Mapping[str, str]
+    """The data sets, or built-in corpora, by name."""
     out: Path
     changes: dict[str, Any] = field(default_factory=dict)
     """Settings of the machine, such as the device."""
@@ -58,7 +77,8 @@ class Plan:
     def results(self) -> list[tuple[Row, int]]:
         """Every row with every seed, the most important first."""
         claims = {name: number for number, name in enumerate(claim_rows())}
-        ordered = sorted(self.rows, key=lambda row: claims.get(row.name, len(claims)))
+        present = filter(self.scale.has, self.rows)
+        ordered = sorted(present, key=lambda row: claims.get(row.name, len(claims)))
         # A row that is the same as another has its seeds.
         firsts = {row.name: ROWS.get(self._twins.get(row.name, ""), row) for row in ordered}
         seeds = {name: self.scale.seeds_of(first) for name, first in firsts.items()}
@@ -68,7 +88,7 @@ class Plan:
     def _twins(self) -> dict[str, str]:
         """The first row that asks for the same samples of the same training, by row."""
         first: dict[Any, str] = {}
-        rows = [row for row in ROWS.values() if row.table != "table4"]
+        rows = filter(self.scale.has, ROWS.values())
         return {row.name: first.setdefault(self._identity(row), row.name) for row in rows}
 
     def _identity(self, row: Row) -> tuple[Any, ...]:
@@ -76,6 +96,8 @@ class Plan:
         if row.system == "data":
             return prompts
         name, config = self.training(row, 0)
+        if row.is_translation:
+            return (name, *sorted(row.sampling.items()), *prompts)
         section = config.decoding if row.system == "autoregressive" else config.sampling
         return (name, override(section, row.sampling), *prompts)
 
@@ -89,6 +111,12 @@ class Plan:
         path = self.path(row, seed)
         return read_json(path) if path.is_file() else None
 
+    def states(self, row: Row) -> list[str]:
+        """Returns the state of a row for each seed; of one that the scale lacks, `not at this scale`."""
+        if not self.scale.has(row):
+            return [LACKING]
+        return [self.state(each, seed) for each, seed in self.results if each is row]
+
     def state(self, row: Row, seed: int) -> str:
         """Returns `done`, `failed`, `trained` or `to do`."""
         result = self.result(row, seed)
@@ -101,26 +129,30 @@ class Plan:
         if row.system == "data":
             return JUDGE, self._placed(self.scale.judge())
         config = self.scale.config(row, seed)
-        base = flatten(self.scale.base(config.model))
+        base = flatten(self.scale.start(row))
         changed = {n: v for n, v in flatten(config).items() if v != base[n]}
         changed.pop("training.seed", None)
         names = [f"{name.split('.')[-1]}={value}" for name, value in changed.items()]
         prefix = "" if config.model == "diffusion" else "baseline,"
+        if row.is_translation:
+            prefix = f"{'-'.join(size_and_direction(row))},{prefix}"
         return f"{prefix}{','.join(names) or 'base'}.{seed}", self._placed(config)
 
     def _placed(self, config: RunConfig) -> RunConfig:
-        return override(config, {"data.source": self.data} | self.changes)
+        name = TEXT if config.task == "text" else config.data.source
+        return override(config, {"data.source": self.corpora.get(name, name)} | self.changes)
 
     def run(self, training: str) -> Path:
         """Returns the folder of a training."""
         return self.out / "runs" / training
 
     def is_trained(self, training: str, config: RunConfig) -> bool:
-        """Returns whether a training has reached its last step."""
+        """Returns whether a training has ended: at its last step, or early, of which a record tells."""
         run = self.run(training)
         if not (run / "config.json").is_file():
             return False
-        return RunDirectory(run).existing_step() >= config.training.steps
+        has_record = (run / "record.json").is_file()
+        return has_record or RunDirectory(run).existing_step() >= config.training.steps
 
     def jobs(self) -> list[Job]:
         """Returns what is to be done, the most important first: the judge, trainings, their samples."""
@@ -128,7 +160,8 @@ class Plan:
         for result in self.results:
             if self.state(*result) != "done":
                 missing.setdefault(self.path(*result), result)
-        jobs = [Job(JUDGE, JUDGE, self._placed(self.scale.judge()))] if missing else []
+        needs_judge = any(row.needs_judge for row, _ in missing.values())
+        jobs = [Job(JUDGE, JUDGE, self._placed(self.scale.judge()))] if needs_judge else []
         parts: dict[str, list[tuple[Row, int]]] = {}
         counts = Counter({JUDGE: 0})
         for row, seed in missing.values():
@@ -144,19 +177,18 @@ class Plan:
 
     def check_protocol(self) -> None:
         """Notes the protocol of the folder; refuses a folder of another one."""
-        path, wanted = self.out / "protocol.json", self.scale.protocol(self.data)
-        if not path.is_file():
-            (self.out / "rows").mkdir(parents=True, exist_ok=True)
-            write_json(path, wanted)
-            return
-        # A later version may have more settings.
-        present = _flat(read_json(path))
+        path, wanted = self.out / "protocol.json", self.scale.protocol(self.corpora)
+        noted = read_json(path) if path.is_file() else {}
+        # A later version may have more settings, and other rows need other corpora.
+        present = _flat(noted)
         for name, value in _flat(wanted).items():
             if present.get(name, value) != value:
                 raise ValueError(
                     f"{self.out} holds results of another protocol: {name} is {present[name]}, not "
                     f"{value}; choose another --out"
                 )
+        (self.out / "rows").mkdir(parents=True, exist_ok=True)
+        write_json(path, wanted | noted)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

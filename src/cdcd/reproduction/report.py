@@ -1,7 +1,7 @@
 """Tables of results beside the paper's, the verdicts on its findings, and the cost of what is planned."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,17 @@ import torch
 
 from cdcd.config import RunConfig
 from cdcd.files import write_atomically, write_json
-from cdcd.reproduction.findings import FINDINGS, PAPER, Claim, Values, averaged
-from cdcd.reproduction.plan import Plan
+from cdcd.reproduction import samples
+from cdcd.reproduction.findings import FINDINGS, PAPER, Claim, Finding, Values, averaged
+from cdcd.reproduction.plan import LACKING, Plan
 from cdcd.reproduction.rows import ROWS, Row, base_of
+from cdcd.reproduction.scales import Scale
 from cdcd.settings import override
 from cdcd.training.build import build_model
 
-HEADINGS = {"mauve": "MAUVE", "nll": "AR-NLL", "entropy": "entropy"}
+HEADINGS = {"mauve": "MAUVE", "nll": "AR-NLL", "entropy": "entropy", "bleu": "BLEU"}
+DIGITS = {"bleu": 2}
+"""Decimals of a metric, where they are not 3."""
 H200_FLOPS = 3e14
 """Operations a second that training at the small scale reaches on one H200, for estimates."""
 
@@ -56,7 +60,7 @@ def table(plan: Plan, name: str, values: Values) -> dict[str, Any]:
     """Returns a table as JSON."""
     return {
         "table": name,
-        "protocol": plan.scale.protocol(plan.data),
+        "protocol": plan.scale.protocol(plan.corpora),
         "rows": [
             {
                 "row": row.name,
@@ -64,7 +68,7 @@ def table(plan: Plan, name: str, values: Values) -> dict[str, Any]:
                 "paper_base": ROWS[base_of(row.name)].paper if base_of(row.name) else {},
                 "ours": {m: summary(row, values, m) for m in (*HEADINGS, "repetition")},
                 "difference": {m: difference(row, values, m) for m in HEADINGS},
-                "states": [plan.state(r, seed) for r, seed in plan.results if r is row],
+                "states": plan.states(row),
             }
             for row in plan.rows
             if row.table == name
@@ -84,12 +88,13 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         cells = [row["row"].split("/", 1)[1]]
         for metric in metrics:
             paper, base = row["paper"].get(metric), row["paper_base"].get(metric)
+            digits = DIGITS.get(metric, 3)
             apart = None if paper is None or base is None else paper - base
             cells += [
-                _number(paper, row["paper"].get(f"{metric}_error")),
-                _mean(row["ours"][metric]),
-                _number(apart, None, "+"),
-                _mean(row["difference"][metric], "+"),
+                _number(paper, row["paper"].get(f"{metric}_error"), digits=digits) or "-",
+                LACKING if LACKING in row["states"] else _mean(row["ours"][metric], digits=digits),
+                _number(apart, None, "+", digits) or "-",
+                _mean(row["difference"][metric], "+", digits),
             ]
         lines.append(cells)
     return _markdown(lines)
@@ -100,33 +105,50 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _mean(value: Mapping[str, Any] | None, sign: str = "") -> str:
+def _mean(value: Mapping[str, Any] | None, sign: str = "", digits: int = 3) -> str:
     if value is None:
         return ""
-    number = _number(value["mean"], value["error"], sign)
+    number = _number(value["mean"], value["error"], sign, digits)
     return f"{number} ({len(value['values'])})" if "values" in value else number
 
 
-def _number(value: float | None, error: float | None, sign: str = "") -> str:
+def _number(value: float | None, error: float | None, sign: str = "", digits: int = 3) -> str:
     if value is None:
         return ""
-    return f"{value:{sign}.3f}" if error is None else f"{value:{sign}.3f} ± {error:.3f}"
+    number = f"{value:{sign}.{digits}f}"
+    return number if error is None else f"{number} ± {error:.{digits}f}"
 
 
-def verdicts(values: Values) -> list[dict[str, Any]]:
-    """Returns every finding with its claims, the paper's differences and ours."""
+def verdicts(values: Values, scale: Scale) -> list[dict[str, Any]]:
+    """Returns every finding with its claims, the paper's differences and ours.
+
+    Claims about rows that the scale lacks decide nothing.
+    """
     return [
         {
             "finding": finding.name,
             "sentence": finding.sentence,
-            "verdict": finding.verdict(values),
-            "claims": [
-                asdict(claim) | {"paper": claim.result(PAPER)["ours"]} | claim.result(values)
-                for claim in finding.claims
-            ],
+            "verdict": _verdict(finding, values, scale),
+            "claims": [_judged(claim, values, scale) for claim in finding.claims],
         }
         for finding in FINDINGS
     ]
+
+
+def _is_present(claim: Claim, scale: Scale) -> bool:
+    return all(scale.has(ROWS[name]) for name in claim.rows())
+
+
+def _verdict(finding: Finding, values: Values, scale: Scale) -> str:
+    present = [claim for claim in finding.claims if _is_present(claim, scale)]
+    return replace(finding, claims=present).verdict(values) if present else LACKING
+
+
+def _judged(claim: Claim, values: Values, scale: Scale) -> dict[str, Any]:
+    result = claim.result(values)
+    if not _is_present(claim, scale):
+        result["verdict"] = LACKING
+    return asdict(claim) | {"paper": claim.result(PAPER)["ours"]} | result
 
 
 def verdicts_as_markdown(findings: Sequence[Mapping[str, Any]]) -> str:
@@ -145,16 +167,26 @@ def verdicts_as_markdown(findings: Sequence[Mapping[str, Any]]) -> str:
 def write(plan: Plan) -> list[Path]:
     """Writes tables and verdicts from everything that the folder has; returns the markdown files."""
     values = read_values(plan)
-    findings = verdicts(values)
+    findings = verdicts(values, plan.scale)
     tables = [table(plan, name, values) for name in dict.fromkeys(row.table for row in plan.rows)]
     texts = {"verdicts": verdicts_as_markdown(findings)}
     for content in tables:
         texts[content["table"]] = as_markdown(content)
         write_json(plan.out / f"{content['table']}.json", content)
     write_json(plan.out / "verdicts.json", {"findings": findings})
+    if results := _samples(plan):
+        texts["figure7"] = samples.as_markdown(results)
+        write_atomically(plan.out / "figure7.txt", samples.as_text(results).encode())
     for name, text in texts.items():
         write_atomically(plan.out / f"{name}.md", text.encode())
     return [plan.out / f"{name}.md" for name in texts]
+
+
+def _samples(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Returns the results of Figure 7 that are there, by the kind of their samples."""
+    rows = (row for row in plan.rows if row.table == "figure7")
+    results = {row.name.rpartition("/")[2]: plan.result(row, 0) for row in rows}
+    return {kind: each for kind, each in results.items() if each and "error" not in each}
 
 
 def costs(plan: Plan) -> Iterator[tuple[float, str]]:
@@ -165,7 +197,7 @@ def costs(plan: Plan) -> Iterator[tuple[float, str]]:
     """
     for job in plan.jobs():
         config, training = job.config, job.config.training
-        parameters = num_parameters(config, plan.scale.vocab_size)
+        parameters = num_parameters(config, plan.scale.vocab_size_of(config))
         if job.rows:
             about = f"{len(job.rows)} rows"
             calls = sum(plan.scale.samples_of(row) * _calls(config, row) for row, _ in job.rows)
@@ -180,8 +212,12 @@ def _calls(config: RunConfig, row: Row) -> int:
     """Counts the network calls for a sample, which cost little where no diffusion model draws it."""
     if row.system != "diffusion":
         return 0
-    sampling = override(config.sampling, row.sampling)
-    return sampling.num_evaluations * (1 + (sampling.guidance_scale != 1))
+    changes = row.sampling
+    num_samples = int(changes.pop("num_samples", 1))
+    if changes.pop("decoder", config.decoder) == "mask-predict":
+        return num_samples * override(config.mask_predict, changes).num_rounds
+    sampling = override(config.sampling, changes)
+    return num_samples * sampling.num_evaluations * (1 + (sampling.guidance_scale != 1))
 
 
 def num_parameters(config: RunConfig, vocab_size: int) -> int:
@@ -193,6 +229,10 @@ def num_parameters(config: RunConfig, vocab_size: int) -> int:
 def _gigabytes(config: RunConfig, parameters: int) -> float:
     """Returns weights, gradients, moments, their average, and activations in bfloat16."""
     training, network = config.training, config.network
+    width, num_blocks = network.width, network.num_blocks
+    if config.task == "translation":
+        width = config.seq2seq.width
+        num_blocks = config.seq2seq.num_encoder_blocks + config.seq2seq.num_decoder_blocks
     tokens = training.batch_size // training.accumulate * config.data.length
     states = 4 * parameters * (4 + bool(training.average_decay))
-    return (states + 34 * tokens * network.width * network.num_blocks) / 1e9
+    return (states + 34 * tokens * width * num_blocks) / 1e9

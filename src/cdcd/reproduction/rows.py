@@ -18,8 +18,8 @@ FIGURES = {
     "figure8": ("table1/base/base",),
 }
 """The rows that a figure is drawn from, by the beginnings of their names."""
-WITHOUT_TRAINING = ("sampling.", "decoding.")
-"""Sections of settings that a trained model takes."""
+WITHOUT_TRAINING = ("sampling.", "decoding.", "beam.", "decoder", "num_samples")
+"""Beginnings of the settings that a trained model takes."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,28 @@ class Row:
     @property
     def system(self) -> str:
         """`data`, `autoregressive` or `diffusion`."""
-        group = self.name.split("/")[1]
-        return group if group in ("data", "autoregressive") else "diffusion"
+        kind = self.name.split("/")[1].rpartition("-")[2]
+        return kind if kind in ("data", "autoregressive") else "diffusion"
+
+    @property
+    def model(self) -> str:
+        """The model that is trained for it: `autoregressive` or `diffusion`."""
+        return "autoregressive" if self.system == "autoregressive" else "diffusion"
+
+    @property
+    def is_translation(self) -> bool:
+        return self.table == "table4"
+
+    @property
+    def needs_judge(self) -> bool:
+        """True where a judge measures its samples."""
+        return self.table not in ("table4", "figure7")
 
     @property
     def sampling(self) -> dict[str, str]:
         """The changes in sampling, by their names within their section."""
         own = (each for each in self.changes.items() if each[0].startswith(WITHOUT_TRAINING))
-        return {name.split(".")[1]: value for name, value in own}
+        return {name.rpartition(".")[2]: value for name, value in own}
 
     @property
     def training(self) -> dict[str, str]:
@@ -69,9 +83,9 @@ def _parse(text: str) -> Iterator[Row]:
 
 
 def _row(name: str, shared: Sequence[str], words: Sequence[str], columns: Sequence[str]) -> Row:
-    numbers = re.findall(r"=([\d.]+)", name.split("/")[2])
+    of_group, of_label = (re.findall(r"=([\d.]+)", part) for part in name.split("/")[1:])
     own = [word for word in words if "=" in word]
-    pairs = [word.format(*numbers).split("=") for word in (*shared, *own)]
+    pairs = [word.format(*(of_label or of_group)).split("=") for word in (*shared, *own)]
     values = zip(columns, [word for word in words if "=" not in word], strict=False)
     return Row(name, dict(pairs), {n: float(v) for n, v in values if v != "-"})
 
@@ -86,9 +100,19 @@ BASE = "table1/base/base"
 
 def base_of(name: str) -> str:
     """Returns the name of the row that a row is compared with; none for real text and Table 3."""
-    table, group, _ = name.split("/")
+    table, group, label = name.split("/")
+    if table == "table4":
+        return f"table4/{group.partition('-')[0]}-autoregressive/{label}"
     bases = {"table1": BASE, "appendix": BASE, "table2": "table2/base/base"}
     return "" if group == "data" else bases.get(table, "")
+
+
+def with_compared(rows: Sequence[Row]) -> list[Row]:
+    """Returns rows, after those that they are compared with."""
+    bases = [base_of(row.name) for row in rows]
+    if any(row.needs_judge for row in rows):
+        bases = [BASE, "table1/data/data", *bases]
+    return list(dict.fromkeys([*(ROWS[name] for name in bases if name), *rows]))
 
 
 def rows_of(targets: Sequence[str]) -> list[Row]:

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
@@ -24,11 +24,12 @@ from cdcd.config import read_config
 from cdcd.evaluation.held_out import described
 from cdcd.evaluation.judge import load_judge
 from cdcd.files import read_json, write_json
-from cdcd.inference.load import load
-from cdcd.inference.text_model import DiffusionTextModel
+from cdcd.inference.load import load, load_translator
 from cdcd.reproduction.measuring import measure
+from cdcd.reproduction.measuring_translations import measure_translations
 from cdcd.reproduction.plan import JUDGE, Job, Plan
-from cdcd.reproduction.rows import ROWS
+from cdcd.reproduction.rows import ROWS, Row
+from cdcd.reproduction.samples import complete
 from cdcd.training import run as runs
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
@@ -36,6 +37,8 @@ from cdcd.training.logging import read_metrics
 ERRORS = (ValueError, OSError, RuntimeError)
 """A job or a row that raises one of these has failed, and the others go on."""
 POLL_SECONDS = 1.0
+Measure = Callable[[Row, Mapping[str, Any]], dict[str, Any]]
+"""A function that returns the numbers of a row, given what it completes or translates."""
 
 
 def perform(plan: Plan, *, workers: int, console: Console) -> list[str]:
@@ -47,7 +50,7 @@ def perform(plan: Plan, *, workers: int, console: Console) -> list[str]:
             for job in list(waiting):
                 if len(running) < workers and _is_ready(plan, job, waiting, [*running.values()]):
                     waiting.remove(job)
-                    lost = failed.get(job.training) or failed.get(JUDGE)
+                    lost = next((failed[name] for name in job.needs if name in failed), None)
                     work = partial(_lose, lost) if lost else execute
                     running[pool.submit(work, plan, job)] = job
             for future in wait(running, POLL_SECONDS, FIRST_COMPLETED).done:
@@ -88,9 +91,9 @@ def _line(error: BaseException) -> str:
 
 
 def _is_ready(plan: Plan, job: Job, waiting: Sequence[Job], running: Sequence[Job]) -> bool:
-    """Samples wait for their training and the judge, a training for the first of its shape to be compiled."""
-    if job.rows:
-        return not any(o.name in (job.training, JUDGE) for o in (*waiting, *running))
+    """Samples wait for what they need, a training for the first of its shape to be compiled."""
+    if job.rows:  # A training need not wait for the judge.
+        return not any(other.name in job.needs for other in (*waiting, *running))
     same = (other for other in running if not other.rows and other.shape == job.shape)
     return all(_is_learning(plan, other) for other in same)
 
@@ -130,8 +133,10 @@ def describe(plan: Plan, job: Job) -> dict[str, Any]:
         }
         for row, seed in job.rows
     ]
-    judge, batch_size = str(plan.run(JUDGE)), plan.scale.batch_size
-    return facts | {"rows": rows, "judge": judge, "batch_size": batch_size}
+    judge = str(plan.run(JUDGE)) if job.needs_judge else None
+    is_translator = job.config.task == "translation"
+    part = plan.scale.translators if is_translator else plan.scale
+    return facts | {"rows": rows, "judge": judge, "batch_size": part.batch_size}
 
 
 def do(job: dict[str, Any]) -> None:
@@ -144,7 +149,9 @@ def train(job: dict[str, Any]) -> None:
     started, out, config = time.time(), Path(job["run"]), read_config(job["config"])
     if not (out / "config.json").is_file():
         trainer = runs.start(config, out, console=Console(quiet=True))
-    elif RunDirectory(out).existing_step() < config.training.steps:
+    elif not (out / "record.json").is_file() and (
+        RunDirectory(out).existing_step() < config.training.steps
+    ):
         text = {"data.source": config.data.source}
         trainer = runs.resume(out, changes=text, console=Console(quiet=True))
     else:
@@ -156,24 +163,44 @@ def train(job: dict[str, Any]) -> None:
         "validation": read_metrics(out / "metrics.jsonl")[-1],
         "environment": environment(trainer.device),
     }
-    model = load(out, device="cpu")
-    if isinstance(model, DiffusionTextModel):
-        state = model.sampler.warp.state_dict()
+    if config.task == "text" and config.model == "diffusion":
+        state = load(out, device="cpu").sampler.warp.state_dict()
         record["warp"] = {name: value.tolist() for name, value in state.items()}
     write_json(out / "record.json", record)
 
 
+def _of_text(job: dict[str, Any]) -> Measure:
+    """Returns a function that measures rows of a text model."""
+    device = job["config"]["training"]["device"]
+    model = load(job["run"], device=device)
+    judge = job["judge"] and load_judge(
+        job["judge"], model.tokenizer, model.length, device=device, dtype="float32"
+    )
+
+    def measure_row(row: Row, prompts: Mapping[str, Any]) -> dict[str, Any]:
+        if row.table == "figure7":
+            return complete(row, model, job["batch_size"], prompts)
+        return measure(row, model, judge, job["batch_size"], prompts)
+
+    return measure_row
+
+
+def _of_translator(job: dict[str, Any]) -> Measure:
+    """Returns a function that measures rows of a translator."""
+    translator = load_translator(job["run"], device=job["config"]["training"]["device"])
+    return partial(measure_translations, translator=translator, batch_size=job["batch_size"])
+
+
 def sample(job: dict[str, Any]) -> None:
     """Measures the rows of a job; a row that fails leaves its error."""
-    run, device, errors = Path(job["run"]), job["config"]["training"]["device"], []
-    model = load(run, device=device)
-    judge = load_judge(job["judge"], model.tokenizer, model.length, device=device, dtype="float32")
+    run, errors = Path(job["run"]), []
+    measure_row = (_of_translator if job["config"]["task"] == "translation" else _of_text)(job)
     for each in job["rows"]:
         row, prompts, path = ROWS[each["row"]], each["prompts"], Path(each["file"])
         path.parent.mkdir(parents=True, exist_ok=True)
         result = {"row": row.name, "seed": each["seed"], "training": run.name, **prompts}
         try:
-            result |= measure(row, model, judge, job["batch_size"], prompts)
+            result |= measure_row(row, prompts)
         except ERRORS as error:
             result["error"] = _line(error)
             errors.append(f"{row.name}: {result['error']}")

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from cdcd.data.corpus import (
     built_in_documents,
     make_tokenizer,
     read_documents,
+    refuse_too_many,
     split_documents,
 )
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs, pairs_in_memory
@@ -148,10 +150,12 @@ def prepared_pairs(dataset: PreparedPairs, data: DataConfig, split: str) -> Pair
 
 def _load_built_in_pairs(config: RunConfig, tokenizer: Tokenizer) -> Corpus:
     data = config.data
+    draw = partial(built_in_pairs, data, seed=split_seed(config))
+    refuse_too_many(partial(draw, held_out=False), data.num_documents)
     num_valid = max(1, round(data.valid_share * data.num_documents))
     train, valid = (
         pairs_in_memory(
-            built_in_pairs(data, count, seed=split_seed(config), held_out=held_out),
+            draw(count, held_out=held_out),
             tokenizer,
             source_length=data.source_length,
             target_length=data.length,

@@ -43,7 +43,12 @@ def _checked(row: dict[str, Any]) -> dict[str, Any]:
     losses, validation = row.get("losses", {"t": [], "loss": []}), row.get("validation", {})
     numbers = [row["step"], *(row[name] for name in NUMBERS if name in row)]
     numbers += [*losses["t"], *losses["loss"]]
-    numbers += [level[name] for level in validation.get("levels", []) for name in LEVEL_NUMBERS]
+    numbers += [
+        level[name]
+        for level in validation.get("levels", [])
+        for name in LEVEL_NUMBERS
+        if name in level
+    ]
     is_whole = type(row["step"]) is int and len(losses["t"]) == len(losses["loss"])
     if not is_whole or not all(type(number) in (int, float) for number in numbers):
         raise ValueError("a row of metrics without its numbers")

@@ -29,6 +29,7 @@ from cdcd.training.corpora import (
     unknown_share,
 )
 from cdcd.training.distributed import ALONE, World
+from cdcd.training.memory import refuse_what_cannot_fit
 from cdcd.training.parallel import check_shares
 from cdcd.training.tensor_files import check_shapes
 from cdcd.training.trainer import Trainer, initial_checkpoint
@@ -54,7 +55,7 @@ def start(
     with ExitStack() as stack:
         stack.enter_context(without_empty_folders(out.parent))
         world.on_main(
-            lambda: created.append(_create(config, out, init_from, allow_unknown, console))
+            lambda: created.append(_create(config, out, init_from, allow_unknown, console, world))
         )
         if created:
             run, corpus = created[0]
@@ -85,6 +86,7 @@ def _create(
     init_from: Path | None,
     allow_unknown: bool,
     console: Console | None,
+    world: World,
 ) -> tuple[RunDirectory, Corpus]:
     """Makes the directory of a new run, and returns it with its text."""
     refuse_existing(out)
@@ -93,6 +95,7 @@ def _create(
     # Before a model of its size is built: it may be a stranger's.
     inherited = parent and parent.load()
     corpus = load_corpus(config, parent and parent.tokenizer)
+    refuse_what_cannot_fit(config, corpus.tokenizer.vocab_size, world)
     first = initial_checkpoint(config, corpus.tokenizer.vocab_size)
     if parent is not None and inherited is not None:
         if _may_open_text(parent, config):

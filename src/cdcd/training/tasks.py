@@ -162,6 +162,7 @@ class DiffusionTextTask(Task[D]):
             objective=self.config.objective,
             embedding=self.config.embedding,
             condition=self.condition(tokens, draws.is_dropped),
+            log_l2_weight=self.model.embedding.log_l2_weight,
         )
         return losses.total, losses.per_sequence
 

@@ -30,6 +30,7 @@ from cdcd.training.checkpoint import (
 from cdcd.training.compiling import CapturedStep, Parts, Results, is_graphed
 from cdcd.training.distributed import ALONE, World, is_lost_contact
 from cdcd.training.logging import Display, MetricsLog
+from cdcd.training.memory import refuse_what_cannot_fit
 from cdcd.training.monitoring import Best, Meter, Stopped, noted_signals
 from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_optimiser
 from cdcd.training.parallel import check_shares, part_of, whole
@@ -78,6 +79,7 @@ class Trainer:
         self.data = ShuffledBatches(train, training.batch_size, training.seed)
         held_out = torch.arange(min(len(valid), training.valid_sequences))
         self.valid = valid.rows(held_out).to(self.device)
+        refuse_what_cannot_fit(self.config, run.vocab_size, world)
         self.task = make_task(
             self.config, run.vocab_size, device=self.device, dtype=dtype, world=world
         )

@@ -31,6 +31,7 @@ from cdcd.data.tokenizer_learning import LEARNERS, learn_tokenizer
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer, token_dtype, tokenizer_hash
 from cdcd.files import file_hash, without_empty_folders, write_json
 from cdcd.lock import Lock, refuse_locked
+from cdcd.memory import available_memory, refuse_beyond
 
 SAVE_EVERY = 32_000_000
 """Bytes of text between two times that the progress is saved."""
@@ -149,6 +150,10 @@ def _make_tokenizer(config: PrepareConfig, source: Source, console: Console) -> 
     options = {}
     if config.tokenizer == "sentencepiece":
         options = {"num_bytes": config.tokenizer_bytes, "seed": config.seed}
+        num_bytes = min(config.tokenizer_bytes, source.size or config.tokenizer_bytes)
+        # This process, the one that learns and SentencePiece itself hold the text.
+        subject = f"learning from {num_bytes:,} bytes of text"
+        refuse_beyond(available_memory(), 3 * num_bytes, subject, "lower tokenizer_bytes")
     if config.tokenizer != "bytes":
         console.print(f"learning a vocabulary ({config.tokenizer}) from {config.source}")
     train = _train_texts(config, source)
@@ -184,10 +189,10 @@ class _Preparation:
         self, config: PrepareConfig, out: Path, sources: Sources, console: Console
     ) -> None:
         self.config, self.out, self.sources, self.console = config, out, sources, console
-        self.progress = Progress.load(out, _begun(config, sources))
+        self.folders = _side_folders(config, out)
+        self.progress = Progress.load(out, _begun(config, sources), len(self.folders))
         self.tokenizer = load_tokenizer(out / "tokenizer")
         self.dtype = token_dtype(self.tokenizer.vocab_size)
-        self.folders = _side_folders(config, out)
         self.writers = [
             [
                 SplitWriter(
@@ -247,6 +252,7 @@ class _Preparation:
         progress, config = self.progress, self.config
         kept = {name: content.documents for name, content in progress.sides[0].items()}
         if not kept["train"]:
+            shutil.rmtree(self.out)  # Other settings could not go on with it.
             raise ValueError(
                 f"nothing is left to train on: {progress.empty['train']:,} documents are empty; add "
                 f"documents or lower the shares"

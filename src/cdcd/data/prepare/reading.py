@@ -231,7 +231,7 @@ def _json_rows(lines: _Lines, columns: Sequence[str]) -> Iterator[Fields]:
             continue
         try:
             yield lines.where, json.loads(line.removeprefix("\ufeff"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise lines.mistake(f"not JSON ({error})") from None
 
 

@@ -13,11 +13,29 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from cdcd.data.dataset_files import PROGRESS, SPLITS, SplitContent, file_sizes
+from cdcd.data.dataset_files import (
+    COUNTS,
+    PROGRESS,
+    REMEDY,
+    SHARD,
+    SPLITS,
+    SplitContent,
+    check_types,
+    file_sizes,
+    split_content,
+)
 from cdcd.data.prepare.encoding import Encoded
 from cdcd.files import file_hash, read_json, write_json
 
 SUFFIXES = ("tokens", "ends")
+PATTERN = {
+    "begun": {},
+    "sides": [{name: {**COUNTS, "shards": [SHARD]} for name in SPLITS}],
+    "source": int,
+    "documents": int,
+    "empty": dict.fromkeys(SPLITS, int),
+}
+"""The pattern of the record of a preparation."""
 
 
 @dataclass
@@ -40,21 +58,25 @@ class Progress:
         write_json(folder / PROGRESS, asdict(self))
 
     @classmethod
-    def load(cls, folder: Path, begun: dict[str, Any]) -> "Progress":
+    def load(cls, folder: Path, begun: dict[str, Any], num_sides: int) -> "Progress":
         """Reads the record in a data set's folder, which must have been begun in the same way."""
-        content = read_json(folder / PROGRESS)
+        file = folder / PROGRESS
+        content = read_json(file)
         if content.keys() != {each.name for each in fields(cls)}:
             raise ValueError(
                 f"{folder} was begun by another version of cdcd; delete it and prepare the data again"
             )
+        check_types(content, PATTERN, file)
         for name, value in begun.items():
             if (before := content["begun"].get(name)) != value:
                 raise ValueError(
                     f"{folder} was begun with {name} {before!r}, not {value!r}; go on with the same "
                     f"settings and text, or choose another --out"
                 )
+        if len(content["sides"]) != num_sides:
+            raise ValueError(f"{file} is damaged: it has {len(content['sides'])} sides; {REMEDY}")
         content["sides"] = [
-            {name: SplitContent(**split) for name, split in side.items()}
+            {name: split_content(name, split, file) for name, split in side.items()}
             for side in content["sides"]
         ]
         return cls(**content)
