@@ -177,7 +177,7 @@ RIGHT = [
 ]  # fmt: skip
 REFUSED = [["demo", "--out", name] for name in ("run", "text.txt", "loop", "")]
 """Commands that are not changed, because they would do minutes of work."""
-FIXED = {"reproduce": {"--list", "--dry-run"}}
+FIXED = {"reproduce": {"--list", "--dry-run", "table1", "figure5"}}
 """Options that are never left out or changed: without them a command does hours of work."""
 
 
@@ -279,7 +279,7 @@ def _replaced(index: int, fixed: set[str]) -> Change:
 
 def _other(index: int, right: Sequence[str]) -> st.SearchStrategy[Change]:
     """Puts another text or path in the place of a word that is no option and no tiny setting."""
-    is_kept = right[index].startswith("-") or _is_tiny(right, index)
+    is_kept = right[index].startswith("-") or right[0] in FIXED or _is_tiny(right, index)
     odd = [] if is_kept else [*TEXTS, *PATHS]
     values = [value for value in odd if is_bounded(right[index - 1], value)] or [right[index]]
     return st.sampled_from(values).map(

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
+from place import RUNS
+from tiny import tiny_options
 
 DEPTH = 100_000
 LARGE = 100_000_000
@@ -233,6 +235,8 @@ TEXT_COMMANDS = [
     ["info", "damaged"],
     ["info", "damaged", "--json"],
 ]
+UNFINISHED = ["--workers", "1", "--valid-share", "0.1", "--test-share", "0.1"]
+TINY_PAIRS = tiny_options({"task": "translation", "data.source": "damaged"})
 COMMANDS = {
     "run": TEXT_COMMANDS,
     "baseline": [
@@ -242,12 +246,12 @@ COMMANDS = {
     ],
     "translator": [["translate", "damaged", "--source", "lines.en", *SAMPLING], RESUME],
     "translating_baseline": [["translate", "damaged", "--source", "lines.en", "--device", "cpu"]],
-    "set": [["data", "verify", "damaged"], ["train", "--data", "damaged", "--out", "new"]],
-    "pairs/set": [
+    "set": [
         ["data", "verify", "damaged"],
-        ["train", "--task", "translation", "--data", "damaged", "--out", "new"],
+        ["train", "--out", "new", *tiny_options({"data.source": "damaged"})],
     ],
-    "begun": [["data", "prepare", "--source", "corpus.txt", "--tokenizer", "bytes", "--out", "damaged"]],
+    "pairs/set": [["data", "verify", "damaged"], ["train", "--out", "new", *TINY_PAIRS]],
+    "unfinished": [["data", "prepare", "--source", "corpus.txt", "--tokenizer", "bytes", *UNFINISHED, "--out", "damaged"]],
 }  # fmt: skip
 
 
@@ -308,8 +312,8 @@ def sign(root: Path) -> None:
 
 
 def damaged_cases(place: Path, only: str = "") -> st.SearchStrategy[DamagedCase]:
-    """Returns cases for the files of all folders in a place, or of one."""
-    names = [only] if only in COMMANDS else [name for name in COMMANDS if (place / name).is_dir()]
+    """Returns cases for the files of all folders in a place, of all runs, or of one."""
+    names = {"": [*COMMANDS], "runs": [*RUNS]}.get(only, [only])
     return st.sampled_from(names).flatmap(lambda name: _cases_of(place, name))
 
 

@@ -6,8 +6,10 @@ must end in time with exit code 0, or with exit code 2, one line and nothing lef
 
 import argparse
 import collections
+import faulthandler
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -25,8 +27,8 @@ from damages import DamagedCase, damaged_cases
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
-from outcomes import run_command
-from place import Place
+from outcomes import ALLOWED_BYTES, Opened, run_command
+from place import RUNS, Place
 
 from cdcd.training import validation
 
@@ -48,11 +50,18 @@ class Problem:
         return f"{self.wrong}\n  {self.case[:1_500]!r}\n  {self.errors[-1_500:]!r}"
 
 
+HOSTILE_BYTES = 250_000_000
+"""Memory for a hostile run, whose weights take less than one of these megabytes."""
+OUTSIDE = ("/outside-", "/etc/hostname", "/dev/zero")
+"""Parts of the paths that links lead to, out of runs."""
+OPENED = Opened()
+
+
 class Fuzzer:
     """A folder to work in, and the problems and exit codes of the cases so far."""
 
-    def __init__(self, folder: Path) -> None:
-        self.place = Place(folder)
+    def __init__(self, folder: Path, allowed_bytes: int = ALLOWED_BYTES) -> None:
+        self.place, self.allowed_bytes = Place(folder), allowed_bytes
         self.last = folder / "last-case.txt"
         self.problems: list[Problem] = []
         self.codes: collections.Counter[int | str] = collections.Counter()
@@ -85,7 +94,11 @@ class Fuzzer:
             words = case.command if isinstance(case, DamagedCase) else case
             name = str(case) if isinstance(case, DamagedCase) else repr(case)
             self.last.write_text(name, encoding="utf-8", errors="backslashreplace")
-            outcome, problem = run_command(list(words), self.place.folder)
+            with OPENED.noted() as opened:
+                outcome, problem = run_command(list(words), self.place.folder, self.allowed_bytes)
+            if isinstance(case, DamagedCase) and case.source in RUNS:
+                outside = [path for path in opened if any(part in path for part in OUTSIDE)]
+                problem = f"opened {outside}" if outside else problem
         self.codes[outcome.code] += 1
         if problem:
             self.problems.append(Problem(name, problem, outcome.errors))
@@ -108,13 +121,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="lines: command lines alone; or one folder")
+    parser.add_argument("--only", default="", help="lines, runs or one folder's name")
     options = parser.parse_args()
     validation.NUM_LEVELS = 2
+    faulthandler.register(signal.SIGUSR1)
     start = time.time()
     with tempfile.TemporaryDirectory(prefix="cdcd-fuzz-") as folder:
         tempfile.tempdir = folder
-        fuzzer = Fuzzer(Path(folder))
+        fuzzer = Fuzzer(Path(folder), HOSTILE_BYTES if options.only == "runs" else ALLOWED_BYTES)
         fuzzer.run(options.cases, options.seed, options.only)
     kinds = collections.Counter(problem.kind for problem in fuzzer.problems)
     for problem in {problem.kind: problem for problem in fuzzer.problems}.values():

@@ -66,10 +66,12 @@ def _differences(before: State, after: State) -> str:
     return ", ".join(sorted(names)[:5])
 
 
-def run_command(arguments: Sequence[str], folder: Path) -> tuple[Outcome, str | None]:
+def run_command(
+    arguments: Sequence[str], folder: Path, allowed_bytes: int = ALLOWED_BYTES
+) -> tuple[Outcome, str | None]:
     """Runs a command inside of a folder; returns its outcome and what is wrong with it."""
     before = state_of(folder)
-    with _output() as errors, _limits():
+    with _output() as errors, _limits(allowed_bytes):
         try:
             code: int | str = cdcd_main(*arguments)
         except TooLong:
@@ -78,6 +80,27 @@ def run_command(arguments: Sequence[str], folder: Path) -> tuple[Outcome, str | 
             code = f"{type(error).__name__}: {error}"
     outcome = Outcome(code, errors.read_text(encoding="utf-8", errors="replace"))
     return outcome, outcome.problem(before, state_of(folder))
+
+
+class Opened:
+    """The files that Python opens in a context, by their real paths; there is one for a process."""
+
+    def __init__(self) -> None:
+        self.paths: set[str] | None = None
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and self.paths is not None and isinstance(arguments[0], str | Path):
+            self.paths.add(os.path.realpath(arguments[0]))
+
+    @contextmanager
+    def noted(self) -> Iterator[set[str]]:
+        """Notes what is opened."""
+        self.paths = paths = set()
+        try:
+            yield paths
+        finally:
+            self.paths = None
 
 
 @contextmanager
@@ -107,12 +130,12 @@ def _output() -> Iterator[Path]:
 
 
 @contextmanager
-def _limits() -> Iterator[None]:
+def _limits(allowed_bytes: int) -> Iterator[None]:
     """Bounds the time and the memory of what runs inside."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     timers = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
     before = {number: signal.signal(number, _stop) for number in timers.values()}
-    resource.setrlimit(resource.RLIMIT_DATA, (_memory() + ALLOWED_BYTES, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (_memory() + allowed_bytes, hard))
     signal.setitimer(signal.ITIMER_PROF, SECONDS, 1)
     signal.setitimer(signal.ITIMER_REAL, WAITING_SECONDS, 1)
     try:

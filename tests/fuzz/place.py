@@ -2,12 +2,16 @@
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from pair_corpus import prepared as prepared_pairs
 from pair_corpus import write_corpus as write_pairs
 from text_corpus import prepared, write_corpus
 from tiny import train_tiny
+
+from cdcd.data.prepare import preparation
 
 RUNS = {
     "run": {},
@@ -15,7 +19,6 @@ RUNS = {
     "translator": {"task": "translation"},
     "translating_baseline": {"task": "translation", "model": "autoregressive"},
 }
-DATA_SETS = ("set", "pairs/set", "unfinished")
 FILES = {
     "empty.txt": b"",
     "text.txt": b"One sunny day Mia went out.\nTom saw a cat.\n" * 20,
@@ -45,7 +48,7 @@ class Place:
             train_tiny(self.folder / name, {"training.checkpoint_every": 3, **changes})
         corpus = write_corpus(self.folder)
         prepared(corpus, self.folder / "set", tokenizer="words", judge_share=0.1)
-        prepared(corpus, self.folder / "unfinished")
+        _begin(corpus, self.folder / "unfinished")
         (self.folder / "pairs").mkdir()
         prepared_pairs(write_pairs(self.folder / "pairs"))
         for name, content in FILES.items():
@@ -74,6 +77,17 @@ class Place:
                 copy_all(self._copy / name, self.folder / name)
         if changed:
             self.before = self.state()
+
+
+def _begin(corpus: Path, out: Path) -> None:
+    """Begins a preparation and stops it where it has saved its progress."""
+
+    def stop(*_: object) -> None:
+        raise InterruptedError
+
+    with pytest.MonkeyPatch.context() as patch, suppress(InterruptedError):
+        patch.setattr(preparation._Preparation, "_finish", stop)
+        prepared(corpus, out)
 
 
 def state_of(folder: Path) -> State:

@@ -111,10 +111,11 @@ def _is_sound_report(out: Path) -> bool:
 def kill_at_random(work: Work, number: int, seed: int, place: Path) -> Tally:
     """Kills a command so many times in all, and compares what it has written at its end."""
     chance, tally, log = random.Random(seed), Tally(f"kill -9 of {work.name}"), place / "log"
-    seconds = _seconds(lambda: end_of(fork_cdcd(*work.command(place / "alone"), output=log)))
-    expected = work.content(place / "alone")
+    # At the path of those that are killed: a run knows where it was made.
+    out = place / "out"
+    seconds = _seconds(lambda: end_of(fork_cdcd(*work.command(out), output=log)))
+    expected = work.content(out)
     while tally.trials < number:
-        out = place / "killed"
         shutil.rmtree(out, ignore_errors=True)
         planned = min(chance.randint(1, MOST_KILLS), number - tally.trials)
         problems = [_kill_once(work, out, chance.uniform(0, seconds), log) for _ in range(planned)]
