@@ -200,7 +200,7 @@ def start_at_once(processes: int, number: int, place: Path) -> Tally:
     if not (place / "run").exists():
         train_tiny(place / "run")
     resume = ["train", "--resume", "--training.steps", 60, "--out"]
-    alone = shutil.copytree(place / "run", place / "alone-resumed", dirs_exist_ok=True)
+    alone = shutil.copytree(place / "run", place / f"alone-of-{processes}")
     assert end_of(fork_cdcd(*resume, alone, output=place / "log")) == [0]
     expected = _run_content(alone)
     for _ in range(number):
