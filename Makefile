@@ -2,6 +2,7 @@
 # make check: set up, lint, types, the exact tests: within a minute once set up.
 # make test: set up, lint, types, all tests, in the reading order of tests/README.md.
 # make mutants: are deliberate faults noticed? TENTH=3: those of one tenth; TENTH=commit: of the commit's.
+# make fuzz: 20,000 odd commands and damaged files; CASES=1000 SEED=7. make trials: kills, interrupts, races.
 # make imports: draw the graph of the imports into docs/images/imports.png.
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 # One process reads a file, so that its tests share what their fixtures train.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test lint mutants imports clean
+.PHONY: demo check test lint mutants fuzz trials imports clean
 
 demo: .venv/plot
 	$(BIN)/cdcd demo
@@ -28,6 +29,12 @@ lint: .venv/dev
 
 mutants: .venv/dev
 	$(BIN)/python tests/mutants/mutation_check.py $(if $(TENTH),--tenth $(TENTH))
+
+fuzz: .venv/dev
+	$(BIN)/python tests/fuzz/fuzz.py --cases $(or $(CASES),20000) --seed $(or $(SEED),1)
+
+trials: .venv/dev
+	$(BIN)/python tests/fuzz/trials.py --seed $(or $(SEED),1)
 
 imports: .venv/dev
 	$(BIN)/python tests/style/imports.py docs/images/imports.png

@@ -25,6 +25,11 @@ VOCABULARY_LIMIT = 64_000_000
 # Writing
 
 
+def expanded(path: Path | str) -> Path:
+    """Returns a path with the home folder in the place of ~, where there is such a user."""
+    return Path(os.path.expanduser(path))
+
+
 def write_durably(path: Path, content: bytes) -> None:
     """Writes a file anew and waits until the disk has it."""
     # What is left of a killed process may be a link: it is replaced, not written through.

@@ -175,8 +175,9 @@ def test_messages_escape_and_cut_arguments(run, capfd):
         error = capfd.readouterr().err
         assert len(error) < 1_000
         assert error.count("\n") == 1
-        assert cdcd_main("sample", run, "--solver", words) == 2
-        assert len(capfd.readouterr().err) < 1_000
+        for option in (("--solver", words), (f"--solver={words}",)):
+            assert cdcd_main("sample", run, *option) == 2
+            assert len(capfd.readouterr().err) < 1_000
 
 
 def on_terminal(function):

@@ -31,8 +31,10 @@ def for_terminal(text: str) -> str:
 
 def one_line(message: str, arguments: Iterable[str] = ()) -> str:
     """Returns a message as one printable line, in which long arguments and words are cut."""
-    for argument in arguments:
-        if len(argument) > MOST_ECHOED:
+    for word in arguments:
+        for argument in (word, word.partition("=")[2]):
+            if len(argument) <= MOST_ECHOED:
+                continue
             message = message.replace(argument, _cut(argument))
             message = message.replace(repr(argument)[1:-1], _cut(argument))
     message = re.sub(rf"\S{{{MOST_ECHOED + 1},}}", lambda match: _cut(match[0]), message)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -14,6 +13,7 @@ from cdcd.data.dataset_files import DESCRIPTION, REMEDY
 from cdcd.data.prepare.reading import Documents
 from cdcd.data.tokenizer_learning import learn_tokenizer
 from cdcd.data.tokenizers import Tokenizer, WordTokenizer
+from cdcd.files import expanded
 from cdcd.languages import markov_chain, tales
 from cdcd.memory import available_memory, refuse_beyond
 from cdcd.seeding import generator_for
@@ -39,7 +39,7 @@ class Split:
 
 def read_documents(source: str) -> list[str]:
     """Returns the documents of a file (one a line or row) or a folder (one a text file); none is empty."""
-    path = Path(source).expanduser()
+    path = expanded(source)
     if not path.exists():
         raise ValueError(
             f"there is no corpus {source!r}: give a text file, a folder or one of {', '.join(BUILT_IN)}"

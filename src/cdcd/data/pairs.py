@@ -22,7 +22,7 @@ from cdcd.data.dataset_files import (
 )
 from cdcd.data.sequences import Indices, Sequences, TokenDataset, TokenDocuments, check_tokenizer
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer
-from cdcd.files import file_hash, read_json
+from cdcd.files import expanded, file_hash, read_json
 
 
 class PairDataset:
@@ -77,7 +77,7 @@ def pairs_in_memory(
 
 def holds_pairs(path: str | Path) -> bool:
     """Returns whether this is the folder of a prepared data set of pairs, finished or not."""
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     if (folder / DESCRIPTION).is_file():
         return "sides" in read_json(folder / DESCRIPTION)
     return (folder / PROGRESS).is_file() and (folder / SIDES[0]).is_dir()
@@ -87,7 +87,7 @@ class PreparedPairs:
     """A prepared data set of pairs; opening it checks the sides, their sizes and the tokenizers."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
+        self.path = expanded(path)
         self._described = read_description(self.path)
         if "sides" not in self._described:
             raise ValueError(

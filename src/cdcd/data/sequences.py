@@ -30,7 +30,7 @@ from cdcd.data.dataset_files import (
 from cdcd.data.order import ROUNDS, keys_for, mix, permuted
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer, token_dtype, tokenizer_hash
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.files import file_hash
+from cdcd.files import expanded, file_hash
 
 Layout = Literal["documents", "stream"]
 Indices: TypeAlias = Int64[np.ndarray, " rows"] | Int[Tensor, " rows"]
@@ -277,7 +277,7 @@ class TokenDocuments:
 
 def is_dataset(path: str | Path) -> bool:
     """Returns whether this is the folder of a prepared data set, finished or not."""
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     return any((folder / name).is_file() for name in (DESCRIPTION, PROGRESS))
 
 
@@ -294,7 +294,7 @@ class TokenDataset:
     """A prepared data set; opening it checks the size of every file and the tokenizer."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
+        self.path = expanded(path)
         described = read_description(self.path)
         if "sides" in described:
             raise ValueError(

@@ -16,6 +16,7 @@ from cdcd.data.tokenizers import Tokenizer, tokenizer_hash
 from cdcd.evaluation.judge import HUGGING_FACE
 from cdcd.evaluation.shared_documents import Fingerprints, count_shared
 from cdcd.evaluation.systems import System, moved
+from cdcd.files import expanded
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.corpora import load_corpus, load_documents, split_seed
 
@@ -77,7 +78,7 @@ def check_comparable(system: System, reference: System) -> None:
 
 def is_there(run: RunConfig) -> bool:
     """Returns whether the text of a run is where its configuration says."""
-    return run.data.source in BUILT_IN or Path(run.data.source).expanduser().exists()
+    return run.data.source in BUILT_IN or expanded(run.data.source).exists()
 
 
 # Documents that models have trained on

@@ -396,4 +396,4 @@ def _remove(folder: Path) -> None:
 
 def _hash_of(path: Path) -> str:
     """Returns the SHA-256 of where a run is, which tells nobody the path."""
-    return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+    return hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()

@@ -3,7 +3,6 @@
 import hashlib
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from cdcd.data.sequences import Sequences, TokenDataset, TokenDocuments, is_data
 from cdcd.data.subword_sampling import SubwordSampledPairs
 from cdcd.data.tokenizers import Tokenizer, numerals_tokenizer, tokenizer_hash
 from cdcd.data.vocabulary import EOS, UNKNOWN
+from cdcd.files import expanded
 from cdcd.languages import numerals
 from cdcd.presets import TRANSLATION
 
@@ -203,7 +203,7 @@ def check_split_is_kept(config: RunConfig, parent: RunConfig, tokenizer: Tokeniz
     own, theirs = config.data, parent.data
     if own.source == BUILT_IN_PAIRS or theirs.source == BUILT_IN_PAIRS:
         return  # Their held-out meanings are the same for every seed.
-    is_there = theirs.source in BUILT_IN or Path(theirs.source).expanduser().exists()
+    is_there = theirs.source in BUILT_IN or expanded(theirs.source).exists()
     if own.source != theirs.source and not is_there:
         return
     if is_dataset(own.source) and (own.source, own.split) == (theirs.source, theirs.split):

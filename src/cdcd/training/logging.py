@@ -18,6 +18,12 @@ LEVEL_NUMBERS = ("t", "loss", "entropy", "accuracy")
 """Numbers of a row, and of each noise level of a validation."""
 
 
+def check_log(path: Path) -> None:
+    """Raises an error where a metrics file is too large or no regular file."""
+    if path.exists():
+        read_bounded(path, LOG_LIMIT)
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Reads the whole lines of a metrics file, without a last line cut short by a crash.
 

@@ -1,5 +1,6 @@
 """Starting, resuming and fine-tuning runs."""
 
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,7 +12,7 @@ from rich.console import Console
 from cdcd.config import RunConfig
 from cdcd.data.corpus import BUILT_IN, BUILT_IN_PAIRS
 from cdcd.data.pairs import PairDataset
-from cdcd.files import warn, without_empty_folders
+from cdcd.files import expanded, warn, without_empty_folders
 from cdcd.settings import flatten, override
 from cdcd.training.checkpoint import (
     FREE,
@@ -29,6 +30,7 @@ from cdcd.training.corpora import (
     unknown_share,
 )
 from cdcd.training.distributed import ALONE, World
+from cdcd.training.logging import check_log
 from cdcd.training.memory import refuse_what_cannot_fit
 from cdcd.training.parallel import check_shares
 from cdcd.training.tensor_files import check_shapes
@@ -138,7 +140,7 @@ def _located(config: RunConfig) -> RunConfig:
     """Writes out the path of the corpus, so that the run can be resumed from any folder."""
     if not _is_path(config.data.source):
         return config
-    source = str(Path(config.data.source).expanduser().resolve())
+    source = os.path.realpath(expanded(config.data.source))
     return replace(config, data=replace(config.data, source=source))
 
 
@@ -224,6 +226,8 @@ def _resume(
         console=console,
         world=world,
     )
+
+    check_log(run.metrics_path)
 
     def change_run() -> None:
         if checkpoint is not None:

@@ -29,7 +29,7 @@ from cdcd.data.prepare.reading import Documents, ParallelDocuments, Source, is_t
 from cdcd.data.prepare.writing import Progress, SplitWriter
 from cdcd.data.tokenizer_learning import LEARNERS, learn_tokenizer
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer, token_dtype, tokenizer_hash
-from cdcd.files import file_hash, without_empty_folders, write_json
+from cdcd.files import expanded, file_hash, without_empty_folders, write_json
 from cdcd.lock import Lock, refuse_locked
 from cdcd.memory import available_memory, refuse_beyond
 
@@ -146,7 +146,7 @@ def _side_folders(config: PrepareConfig, out: Path) -> list[Path]:
 def _make_tokenizer(config: PrepareConfig, source: Source, console: Console) -> Tokenizer:
     """Takes a tokenizer over, or learns one from what is trained on, both sides of it."""
     if config.tokenizer not in LEARNERS:
-        return load_tokenizer(Path(config.tokenizer).expanduser())
+        return load_tokenizer(expanded(config.tokenizer))
     options = {}
     if config.tokenizer == "sentencepiece":
         options = {"num_bytes": config.tokenizer_bytes, "seed": config.seed}

@@ -27,6 +27,8 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
 
+from cdcd.files import expanded
+
 Row: TypeAlias = tuple[str, ...]
 Fields: TypeAlias = tuple[str, Any]
 """A row of a table by the names of its columns, behind the words that say where it is."""
@@ -76,7 +78,7 @@ class Documents:
                 f"{file} is plain text and has no column {self._chosen!r}; columns are for "
                 f".jsonl, .tsv, .csv and .parquet"
             )
-        default = "file" if Path(self.source).expanduser().is_dir() else "line"
+        default = "file" if expanded(self.source).is_dir() else "line"
         return ((text,) for text in UNITS[default if self.unit == "auto" else self.unit](lines))
 
     def _texts(self, rows: Iterable[Fields]) -> Iterator[Row]:
@@ -108,7 +110,7 @@ Source: TypeAlias = Documents | ParallelDocuments
 
 
 def _files(source: str) -> list[Path]:
-    path = Path(source).expanduser()
+    path = expanded(source)
     if path.is_file():
         return [path]
     if not path.is_dir():
