@@ -23,7 +23,7 @@ diffusion() {
 
 evaluate() {
   local common=("$out/diffusion" --judge "$out/judge" --split test --batch-size 1024)
-  $cdcd evaluate "${common[@]}" --baseline "$out/baseline" --controls true --out "$out/reports/captions" \
+  $cdcd evaluate "${common[@]}" --baseline "$out/baseline" --out "$out/reports/captions" \
     --sweep score-temperature=1.05,1.0,0.95,0.9 --baseline-sweep nucleus=0.9,0.95,1.0 "${more_evaluation[@]}"
   $cdcd evaluate "${common[@]}" --baseline "$out/baseline" --protocol random --num-samples 2000 --matches false \
     --sweep score-temperature=1.0,0.95 --baseline-sweep nucleus=0.9,1.0 --out "$out/reports/random_prefix" \

@@ -25,7 +25,7 @@ diffusion() {
 
 evaluate() {
   local common=(--judge "$out/judge" --baseline "$out/baseline" --split test --batch-size 1024)
-  $cdcd evaluate "$out/diffusion" "${common[@]}" --num-seeds 2 --num-samples 1024 --controls true \
+  $cdcd evaluate "$out/diffusion" "${common[@]}" --num-samples 1024 \
     --sweep score-temperature=1.1,1.05,1.0,0.95,0.9 --out "$out/reports/enwiki" "${more_evaluation[@]}"
   $cdcd evaluate "$out/diffusion" "${common[@]}" --protocol random --num-samples 5000 --matches false \
     --sweep score-temperature=1.0,0.95 --baseline-sweep nucleus=0.9,1.0 --out "$out/reports/enwiki_table3" \
