@@ -7,6 +7,7 @@ A batch of texts has rows of tokens; one of translations has rows [source | targ
 is predicted by the same losses as a text.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -45,7 +46,7 @@ D = TypeVar("D", DiffusionTextNetwork, DiffusionTranslationNetwork)
 A = TypeVar("A", AutoregressiveTextNetwork, AutoregressiveTranslationNetwork)
 
 
-class Task(Generic[N]):
+class Task(ABC, Generic[N]):
     """A network in training. The defaults are those of a network without random inputs and warp."""
 
     def __init__(
@@ -70,17 +71,17 @@ class Task(Generic[N]):
         self.losses = self.engine.around(compiled(self.loss, mode, device))
         """The loss as it is trained on: compiled, and with what several ranks need around it."""
 
+    @abstractmethod
     def loss(self, tokens: Int[Tensor, "batch seq"], draws: Any) -> tuple[Tensor, Tensor]:
         """Returns the sum of a part of a batch over its targets, and each sequence's mean, detached."""
-        raise NotImplementedError
 
+    @abstractmethod
     def num_targets(self, tokens: Int[Tensor, "batch seq"], draws: Any) -> Int[Tensor, ""]:
         """Counts the tokens of a part of a batch that are predicted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def report(self, tokens: Int[Tensor, "sequences length"]) -> Report:
         """Measures how well held-out text is predicted."""
-        raise NotImplementedError
 
     def validate(self, tokens: Int[Tensor, "sequences length"]) -> Report:
         """Measures how well held-out text is predicted, on every rank."""
