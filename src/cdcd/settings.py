@@ -107,6 +107,8 @@ Length = Annotated[int, Bounds(2, 65_536)]
 Batch = Annotated[int, Bounds(1, 1_048_576)]
 Repeats = Annotated[int, Bounds(1, 1_000_000)]
 """Steps of sampling, samples, seeds: work that is done again and again."""
+Processes = Annotated[int, Bounds(1, 4_096)]
+"""Processes and threads that work side by side."""
 Count = Annotated[int, Bounds(1, 1_000_000_000)]
 """Steps of training, or documents, of which there is at least one."""
 Steps = Annotated[int, Bounds(0, 1_000_000_000)]

@@ -300,7 +300,7 @@ def test_side_by_side_every_job_waits_for_what_it_needs(tmp_path, monkeypatch):
             "pairs en-de .* test_2016_flickr.de.txt.xz; looked for .*; and .* pairs zh-en .*tatoeba",
         ),
         (("table4", "--scale", "paper", "--data", "{out}"), "pairs en-de .* and .* pairs zh-en"),
-        (("--seeds", 0), "--seeds is 0, it must be at least 1"),
+        (("--seeds", 0), "--seeds: it is 0, it must be at least 1"),
     ],
 )
 def test_mistakes_are_named(tmp_path, capfd, options, message):

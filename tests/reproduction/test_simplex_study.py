@@ -201,4 +201,4 @@ def test_the_command_lists_the_study(tmp_path, capfd):
     assert len(lines) == 1 + 3 * 2 * 2
     assert lines[1] == "to do    simplex Gaussian.V=16.0"
     assert cdcd_main("reproduce", "simplex", "--steps", 0, *out) == 2
-    assert "--steps is 0, it must be at least 1" in capfd.readouterr().err
+    assert "--steps: it is 0, it must be at least 1" in capfd.readouterr().err

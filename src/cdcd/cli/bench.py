@@ -11,7 +11,7 @@ from cdcd.benchmarks.sample import SampleBenchConfig, bench_sample
 from cdcd.benchmarks.shapes import SHAPES, choose_config
 from cdcd.benchmarks.train import TrainBenchConfig, bench_train
 from cdcd.config import RunConfig
-from cdcd.settings import add_options, chosen
+from cdcd.settings import Processes, add_number, add_options, argument, chosen
 
 BENCHMARKS = {
     "train": (TrainBenchConfig, bench_train, "time training steps on random tokens"),
@@ -27,10 +27,10 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
         verb.set_defaults(parser=verb, benchmark=name)
         shapes = f"{', '.join(SHAPES)} (default: A on a GPU, else demo)"
         verb.add_argument("--shape", "--preset", metavar="NAME", help=f"one of {shapes}")
-        verb.add_argument("--threads", metavar="INT", type=int, help="number of CPU threads")
+        add_number(verb, "--threads", Processes, "number of CPU threads")
         verb.add_argument("--json", action="store_true", help="print only the line of JSON")
         verb.add_argument(
-            "--out", metavar="FILE", type=Path, help="write the JSON to this file too"
+            "--out", metavar="FILE", type=argument(Path), help="write the JSON to this file too"
         )
         add_options(verb, settings)
         add_options(verb, RunConfig)
@@ -39,8 +39,6 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
 def bench(options: Any) -> None:
     """Measures the speed of a shape, and prints it."""
     if options.threads is not None:
-        if options.threads < 1:
-            raise ValueError(f"--threads is {options.threads}, it must be at least 1")
         torch.set_num_threads(options.threads)
     settings_class, measure, _ = BENCHMARKS[options.benchmark]
     settings = settings_class(**chosen(options, settings_class))

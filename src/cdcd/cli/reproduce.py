@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from cdcd.settings import Count, Processes, Repeats, add_number, argument
+
 
 def reproduce_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -16,19 +18,22 @@ def reproduce_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale", metavar="tiny|small|paper", default="tiny", help="models and corpus"
     )
-    parser.add_argument("--data", metavar="DATA", help="folder of corpora, or a prepared data set")
-    parser.add_argument("--out", metavar="OUT", type=Path, help="folder of runs and results")
+    parser.add_argument(
+        "--data",
+        metavar="DATA",
+        type=argument(str),
+        help="folder of corpora, or a prepared data set",
+    )
+    parser.add_argument(
+        "--out", metavar="OUT", type=argument(Path), help="folder of runs and results"
+    )
     parser.add_argument(
         "--only", metavar="ROW,ROW", default="", help="rows or groups, such as table1/masking"
     )
-    parser.add_argument("--seeds", metavar="INT", type=int, help="training seeds of every row")
-    parser.add_argument("--steps", metavar="INT", type=int, help="training steps of every row")
-    parser.add_argument(
-        "--samples", metavar="INT", type=int, help="samples of every row; of Table 4: sentences"
-    )
-    parser.add_argument(
-        "--workers", metavar="INT", type=int, default=1, help="processes side by side"
-    )
+    add_number(parser, "--seeds", Repeats, "training seeds of every row")
+    add_number(parser, "--steps", Count, "training steps of every row")
+    add_number(parser, "--samples", Repeats, "samples of every row; of Table 4: sentences")
+    add_number(parser, "--workers", Processes, "processes side by side", default=1)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument(
         "--compile",
@@ -83,7 +88,6 @@ def _study(options: Any, console: Any) -> None:
     """Performs the study of simplex diffusion, of one size at all scales, or shows its state."""
     from cdcd.reproduction.simplex import Study, parts_of, perform_study
 
-    _check_counts(options)
     given = {name: getattr(options, name) for name in ("seeds", "steps")}
     study = Study(**{name: value for name, value in given.items() if value is not None})
     out = _out(options)
@@ -94,13 +98,6 @@ def _study(options: Any, console: Any) -> None:
         return
     for path in perform_study(study, out, console):
         console.print(f"written: {path}", highlight=False)
-
-
-def _check_counts(options: Any) -> None:
-    for name in ("seeds", "steps", "samples", "workers"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} is {value}, it must be at least 1")
 
 
 def _out(options: Any) -> Path:
@@ -119,7 +116,6 @@ def _plan(options: Any) -> Any:
     from cdcd.reproduction.scales import scale_named
 
     scale = scale_named(options.scale)
-    _check_counts(options)
     rows = rows_of(options.targets)
     if options.only:
         # The labels of some rows hold commas: T=0.9,guidance=2.0.

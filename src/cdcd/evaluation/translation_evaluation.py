@@ -40,7 +40,7 @@ from cdcd.metrics.bleu import (
     utility_for,
 )
 from cdcd.metrics.mbr import mbr_batch
-from cdcd.settings import Batch, Bounds, Seed, Settings
+from cdcd.settings import Batch, Bounds, Processes, Seed, Settings
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class TranslationConfig(Settings):
     """Numbers of samples for each sentence that minimum Bayes-risk decoding chooses from."""
     utility: Literal["bleu", "chrf"] = "bleu"
     """Similarity by which minimum Bayes-risk decoding compares samples."""
-    processes: Annotated[int, Bounds(1, 4_096)] = 1
+    processes: Processes = 1
     """Processes that compare samples."""
     seed: Seed = 0
     """Seed of the noise."""

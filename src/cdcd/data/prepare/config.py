@@ -1,10 +1,10 @@
 """The settings of `cdcd data prepare`."""
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from cdcd.data.prepare.reading import Unit
-from cdcd.settings import BelowOne, Bounds, Count, Large, Seed, Settings, VocabSize
+from cdcd.settings import BelowOne, Count, Large, Processes, Seed, Settings, VocabSize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class PrepareConfig(Settings):
     """Number of documents of the source that are read; if not given: all."""
     shard_tokens: Large = 1 << 28
     """Tokens of a shard; the document that reaches this number is its last."""
-    workers: Annotated[int, Bounds(1, 4_096)] | None = None
+    workers: Processes | None = None
     """Processes that tokenise; if not given: one a core. The result does not depend on it."""
     seed: Seed = 0
     """Seed of the splits and of the sample that SentencePiece learns from."""
