@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import stat
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,8 @@ from cdcd.files import warn, without_empty_folders
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """The errors of file systems that cannot lock, such as some of clusters."""
 LOCK = ".lock"
+SIGNED_WITHIN = 2.0
+"""Seconds that a process may need from locking a file to writing its name into it."""
 THIS_PROCESS = uuid.uuid4().hex
 """Tells this process, and those forked from it, from one of the same number on another host."""
 
@@ -79,7 +82,7 @@ def _take(folder: Path) -> int | None:
                     return descriptor
             os.close(descriptor)
         except BlockingIOError:
-            is_own, holder = _holder(descriptor)
+            is_own, holder = _read_holder(descriptor)
             os.close(descriptor)
             if is_own:
                 return None
@@ -101,11 +104,18 @@ def _sign(descriptor: int) -> None:
     os.pwrite(descriptor, json.dumps(holder).encode(), 0)
 
 
-def _holder(descriptor: int) -> tuple[bool, str]:
-    """Returns whether this process has the lock, and who has it, who may not have written it yet."""
-    try:
-        holder = json.loads(os.pread(descriptor, 1000, 0))
-        who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
-        return (holder["process"], holder["pid"]) == (THIS_PROCESS, os.getpid()), who
-    except (ValueError, KeyError, TypeError):
-        return False, "another process"
+def _read_holder(descriptor: int) -> tuple[bool, str]:
+    """Returns whether this process has the lock, and who has it.
+
+    A process signs just after it has locked the file, so one that is read in between is read again.
+    """
+    end = time.monotonic() + SIGNED_WITHIN
+    while True:
+        try:
+            holder = json.loads(os.pread(descriptor, 1000, 0))
+            who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+            return (holder["process"], holder["pid"]) == (THIS_PROCESS, os.getpid()), who
+        except (ValueError, KeyError, TypeError):
+            if time.monotonic() > end:
+                return False, "another process"
+            time.sleep(0.01)

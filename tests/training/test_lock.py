@@ -15,6 +15,7 @@ from interruptions import assert_same_run
 from text_corpus import write_corpus
 from tiny import cdcd_main, contents, metrics, tiny_options, train_tiny
 
+from cdcd import lock as lock_module
 from cdcd.data.prepare import preparation
 from cdcd.files import FileWarning
 from cdcd.lock import LOCK, Lock, locked
@@ -129,6 +130,26 @@ def held(tmp_path):
     wait_for((folder / "held").exists)
     yield folder, process
     process.kill()
+
+
+def test_a_holder_is_named_that_has_not_signed_yet(tmp_path, monkeypatch):
+    sign = lock_module._sign
+
+    def sign_late(descriptor):
+        (tmp_path / "locked").touch()
+        time.sleep(0.5)
+        sign(descriptor)
+
+    (tmp_path / "folder").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(lock_module, "_sign", sign_late)
+        process = fork(hold, tmp_path / "folder", output=tmp_path / "output")
+    try:
+        wait_for((tmp_path / "locked").exists)
+        with pytest.raises(ValueError, match=f"is being written by process {process.pid} on"):
+            Lock(tmp_path / "folder")
+    finally:
+        process.kill()
 
 
 def test_a_lock_ends_with_its_process_however_it_ends(held):
