@@ -123,7 +123,7 @@ class TrainingConfig(Settings, section="training"):
     clip_norm: Weight = 1.0
     """Largest norm of the gradient, without the warp's; 0: no clipping."""
     average_decay: BelowOne = 0.0
-    """BelowOne of the moving average of the weights, which sampling uses; 0: no average."""
+    """Decay of the moving average of the weights, which sampling uses; 0: no average."""
     seed: Seed = 0
     """Seed of everything random."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -207,6 +207,7 @@ def test_splits_depend_on_seed_and_group_alone():
         ({"source": "{place}/pairs.tsv", "column": "fr"}, r"no field 'fr'; .* en, de"),
         ({"source": "{place}/rows.jsonl"}, r"rows.jsonl, line 1: no field 'text'; .* body"),
         ({"valid_source": "{place}/empty.txt"}, r"empty.txt holds no text"),
+        ({"test_source": "{place}/ragged.jsonl"}, r"ragged.jsonl, line 2: no field 'text'; .* body"),
         ({"tokenizer": "sentencepiece", "vocab_size": 200}, r"vocab_size is 200; .* need 28\d"),
         ({"tokenizer": "words", "vocab_size": 2}, r"vocab_size is 2, it must be above 3"),
         ({"tokenizer": "sentencepeice"}, r"there is no tokenizer sentencepeice; give sentencepi"),
@@ -227,6 +228,7 @@ def test_mistakes(corpus, tmp_path, changes, message):
     (tmp_path / "cut.txt.xz").write_bytes(lzma.compress(content)[:600])
     (tmp_path / "pairs.tsv").write_text("en\tde\nhi\thallo\n")
     (tmp_path / "rows.jsonl").write_text('{"body": "x"}\n')
+    (tmp_path / "ragged.jsonl").write_text('{"text": "x"}\n{"body": "x"}\n')
     before = contents(tmp_path)
     changes = {
         name: value.format(place=tmp_path) if isinstance(value, str) else value

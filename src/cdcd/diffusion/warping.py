@@ -64,7 +64,7 @@ class WarpConfig(Settings, section="warp"):
     learning_rate: Rate = 0.01
     """Learning rate of the warp's own Adam."""
     average_decay: BelowOne = 0.99
-    """BelowOne of the moving average of the logits, from which noise levels are drawn."""
+    """Decay of the moving average of the logits, from which noise levels are drawn."""
     max_importance: Annotated[float, Bounds(1, 1_000_000)] = 10.0
     """Importance weights, normalised to mean 1, are clipped here."""
 

@@ -107,8 +107,8 @@ def _documents(config: PrepareConfig, source: str, *columns: str | None) -> Docu
 
 def _begin(config: PrepareConfig, out: Path, sources: Sources, console: Console) -> Lock:
     """Makes the folder with its tokenizer, locked; a mistake leaves nothing behind."""
-    for source in sources.values():
-        _check(source)
+    for split, source in sources.items():
+        _check(source, whole=split is not None)
     tokenizer = _make_tokenizer(config, sources[None], console)
     building = out.with_name(f".{out.name}.building-{os.getpid()}")
     sides = _side_folders(config, building)
@@ -129,11 +129,12 @@ def _begin(config: PrepareConfig, out: Path, sources: Sources, console: Console)
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _check(source: Source) -> None:
+def _check(source: Source, *, whole: bool) -> None:
+    """Refuses a source without text; a held-out one, which is small, also for a bad row anywhere."""
     rows = iter(source)
     if not any(all(text and not text.isspace() for text in row) for row in rows):
         raise ValueError(f"{source.source} holds no text")
-    if isinstance(source, ParallelDocuments):
+    if whole or isinstance(source, ParallelDocuments):
         for _ in rows:  # to the end, where unequal numbers of documents are noticed
             pass
 
