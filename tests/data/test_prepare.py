@@ -207,7 +207,10 @@ def test_splits_depend_on_seed_and_group_alone():
         ({"source": "{place}/pairs.tsv", "column": "fr"}, r"no field 'fr'; .* en, de"),
         ({"source": "{place}/rows.jsonl"}, r"rows.jsonl, line 1: no field 'text'; .* body"),
         ({"valid_source": "{place}/empty.txt"}, r"empty.txt holds no text"),
-        ({"test_source": "{place}/ragged.jsonl"}, r"ragged.jsonl, line 2: no field 'text'; .* body"),
+        (
+            {"test_source": "{place}/ragged.jsonl"},
+            r"ragged.jsonl, line 2: no field 'text'; .* body",
+        ),
         ({"tokenizer": "sentencepiece", "vocab_size": 200}, r"vocab_size is 200; .* need 28\d"),
         ({"tokenizer": "words", "vocab_size": 2}, r"vocab_size is 2, it must be above 3"),
         ({"tokenizer": "sentencepeice"}, r"there is no tokenizer sentencepeice; give sentencepi"),
