@@ -48,6 +48,7 @@ def fail_with(monkeypatch, error):
         RuntimeError("shape '[3]' is invalid\nmore lines"),
         *(kind("why") for kind in (TypeError, KeyError, IndexError, OverflowError, RecursionError)),
         AssertionError(),
+        type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})("of Rust"),
     ],
     ids=lambda error: type(error).__name__,
 )

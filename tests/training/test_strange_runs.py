@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.sharded import read_shards
+from cdcd.training.tensor_files import to_bytes
 
 CONFIG, VOCABULARY, METRICS = "config.json", "tokenizer/words.json", "metrics.jsonl"
 CHECKPOINT = "checkpoints/step-00000006"
@@ -368,3 +369,11 @@ def test_shards_are_read_beside_their_description_only(tmp_path):
     description.write_bytes(content.replace(b"__0_0.distcp", b"../../a.file"))
     with pytest.raises(ValueError, match="is no file beside it"):
         read_shards(tmp_path / "shards", {"w": torch.zeros(3)})
+
+
+def test_a_checkpoint_that_memory_cannot_hold_is_a_plain_error(capfd):
+    """The library that writes it would panic, which is no `Exception`."""
+    half = torch.zeros(ALLOWED_BYTES // 8)
+    with bounded_memory(), pytest.raises(MemoryError):
+        to_bytes({"half": half, "other half": half[: len(half) // 2]})
+    assert capfd.readouterr().err == ""

@@ -24,6 +24,9 @@ WITHOUT_MEMORY = (
     "Cannot allocate memory",
 )
 
+PANICS = "pyo3_runtime"
+"""The module of the errors of libraries written in Rust, which are no `Exception`."""
+
 
 class UsageError(Exception):
     """A command line that cannot be parsed."""
@@ -41,7 +44,9 @@ def exit_code(command: Callable[[], int], program: str, arguments: Sequence[str]
         return _refused(error.program, str(error), arguments)
     except KeyboardInterrupt:
         return say_interrupted()
-    except Exception as error:
+    except BaseException as error:
+        if not (isinstance(error, Exception) or type(error).__module__ == PANICS):
+            raise
         if received:
             return say_interrupted()
         if isinstance(error, BrokenPipeError) and _reader_has_gone():
@@ -56,7 +61,7 @@ def _refused(program: str, reason: str, arguments: Sequence[str]) -> int:
     return MISTAKE
 
 
-def _reason(error: Exception, arguments: Sequence[str]) -> str:
+def _reason(error: BaseException, arguments: Sequence[str]) -> str:
     """Returns an error in words: a user's mistake as it says, too little memory, or a bug."""
     text = str(error).strip()
     is_mistake = isinstance(error, ValueError)
@@ -84,7 +89,7 @@ def _reason(error: Exception, arguments: Sequence[str]) -> str:
     )
 
 
-def _file_in(error: Exception) -> Path | str:
+def _file_in(error: BaseException) -> Path | str:
     """Returns the path in the innermost frame that has one, which was being read."""
     for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
         for value in frame.f_locals.values():
@@ -93,7 +98,7 @@ def _file_in(error: Exception) -> Path | str:
     return "a file"
 
 
-def _saved_traceback(error: Exception, arguments: Sequence[str]) -> str:
+def _saved_traceback(error: BaseException, arguments: Sequence[str]) -> str:
     """Writes the traceback into a new file, and returns its path."""
     about = (
         f"cdcd {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
