@@ -10,7 +10,7 @@ from cdcd.evaluation.sweep import Setting, hardware
 from cdcd.files import read_json
 from cdcd.training.checkpoint import RunDirectory
 
-MODELS = {"diffusion": "cdcd", "autoregressive": "autoregressive"}
+MODELS = {"diffusion": "cdcd", "autoregressive": "autoregressive", "masked": "masked"}
 """The names of models in reports."""
 BASELINE = "baseline"
 
