@@ -75,9 +75,7 @@ def tiny_options(changes: Mapping[str, Any] | None = None) -> list[str]:
     changes = dict(changes or {})
     is_translation = changes.get("task") == "translation"
     tiny = TINY_TRANSLATION if is_translation else TINY
-    basis = {name: changes[name] for name in ("task", "data.source") if name in changes}
-    if changes.get("model") == "autoregressive":
-        basis["model"] = "autoregressive"
+    basis = {name: changes[name] for name in ("task", "model", "data.source") if name in changes}
     config = tiny_config(basis)
     options = ["--preset", "numerals" if is_translation else "demo"]
     for name, value in (tiny | changes).items():

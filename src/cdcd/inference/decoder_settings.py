@@ -16,7 +16,7 @@ DecoderSettings = DiffusionSettings | DecodingConfig | BeamConfig | UnmaskingCon
 DECODERS = {
     SamplingConfig: "decoder ode",
     MaskPredictConfig: "decoder mask-predict",
-    UnmaskingConfig: "unmasking",
+    UnmaskingConfig: "sampling of masked models",
     DecodingConfig: "autoregressive sampling",
     BeamConfig: "beam search",
 }
@@ -48,18 +48,23 @@ def decoder_settings(
 
 def _with_changes(settings: T, changes: Mapping[str, Any]) -> T:
     """Returns a decoder's settings with changes; a setting of other decoders is refused."""
-    own = names_of(type(settings))
+    own, model = names_of(type(settings)), _model_of(settings)
+    if "decoder" in changes:
+        raise ValueError(f"decoder is for diffusion models; this is {model} model: leave it out")
     for name in sorted(set(changes) - own):
         if owners := [words for kind, words in DECODERS.items() if name in names_of(kind)]:
-            model = (
-                "a diffusion" if isinstance(settings, DiffusionSettings) else "an autoregressive"
-            )
-            model = "a masked" if isinstance(settings, UnmaskingConfig) else model
             raise ValueError(
                 f"{name} is a setting of {' and '.join(owners)}, not of {DECODERS[type(settings)]}; "
                 f"this is {model} model: leave it out"
             )
     return override(settings, changes)
+
+
+def _model_of(settings: Any) -> str:
+    """Returns the kind of model that has these settings, in words."""
+    if isinstance(settings, UnmaskingConfig):
+        return "a masked"
+    return "a diffusion" if isinstance(settings, DiffusionSettings) else "an autoregressive"
 
 
 def _autoregressive_settings(
