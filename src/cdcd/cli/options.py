@@ -222,7 +222,10 @@ def evaluate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
         "--data", metavar="PATH", type=argument(str), help="the runs' text, if it has moved"
     )
     for name, text in (
-        ("--sweep", "sampling settings to sweep; several make a grid"),
+        (
+            "--sweep",
+            "sampling settings to sweep; several make a grid, of which each model takes its own",
+        ),
         ("--baseline-sweep", "the baseline's settings (default for texts: nucleus=0.8,0.9,0.95,1)"),
     ):
         parser.add_argument(
