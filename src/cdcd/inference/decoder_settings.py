@@ -16,8 +16,8 @@ DecoderSettings = DiffusionSettings | DecodingConfig | BeamConfig | UnmaskingCon
 DECODERS = {
     SamplingConfig: "decoder ode",
     MaskPredictConfig: "decoder mask-predict",
-    UnmaskingConfig: "sampling of masked models",
     DecodingConfig: "autoregressive sampling",
+    UnmaskingConfig: "sampling of masked models",
     BeamConfig: "beam search",
 }
 """The settings of every decoder, with the decoder's name."""
