@@ -55,7 +55,7 @@ class MaskedTextNetwork(nn.Module):
     ) -> Float[Tensor, "*positions vocab"]:
         """Returns logits of the tokens; those under a mask are not read."""
         inputs = tokens.masked_fill(is_masked, self.vocab_size)
-        h = residual(self.embedding(inputs) + self.positions)
+        h = residual(self.embedding(inputs) + self.positions[: tokens.shape[1]])
         for block in self.blocks:
             h = block(h, None, self.rotary)
         return self.head(self.norm(h), positions)
