@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# English Wikipedia: a diffusion model and an autoregressive one of the same size, beside a judge that
-# never saw their text.
+# English Wikipedia: a diffusion model, an autoregressive one and a masked one of the same size, beside a judge
+# that never saw their text.
 #
 #     scripts/enwiki.sh DATA OUT [STAGE …]
 #
 # DATA holds train.txt.xz and valid.txt.xz of enwiki2015, and optionally a folder `tokenizer` to use.
-# Stages: prepare judge baseline diffusion evaluate. A longer run is STEPS=100000 scripts/enwiki.sh ….
+# Stages: prepare judge baseline diffusion masked evaluate. A longer run is STEPS=100000 scripts/enwiki.sh ….
 source "$(dirname "$0")/text_experiment.sh"
 steps=${STEPS:-6000} steps_ar=${STEPS_AR:-2400}
 size+=(--data.length 64 --training.batch-size 1024)
@@ -23,12 +23,20 @@ diffusion() {
     --embedding.init-scale 0.05
 }
 
+masked() {
+  train masked --model masked --training.steps "$steps" --training.decay-steps $((steps / 3)) \
+    --training.validate-every 1000 --training.checkpoint-every 1000
+}
+
 evaluate() {
   local common=(--judge "$out/judge" --baseline "$out/baseline" --split test --batch-size 1024)
-  $cdcd evaluate "$out/diffusion" "${common[@]}" --num-samples 1024 \
-    --sweep score-temperature=1.1,1.05,1.0,0.95,0.9 --out "$out/reports/enwiki" "${more_evaluation[@]}"
-  $cdcd evaluate "$out/diffusion" "${common[@]}" --protocol random --num-samples 5000 --matches false \
-    --sweep score-temperature=1.0,0.95 --baseline-sweep nucleus=0.9,1.0 --out "$out/reports/enwiki_table3" \
+  $cdcd evaluate "$out/diffusion" "$out/masked" "${common[@]}" --num-samples 1024 \
+    --sweep score-temperature=1.1,1.05,1.0,0.95,0.9 --sweep temperature=1.0,0.9,0.8 --out "$out/reports/enwiki" "${more_evaluation[@]}"
+  $cdcd evaluate "$out/diffusion" "$out/masked" "${common[@]}" --protocol random --num-samples 5000 \
+    --matches false --sweep score-temperature=1.0,0.95 --sweep temperature=1.0,0.9 --baseline-sweep nucleus=0.9,1.0 --out "$out/reports/enwiki_table3" \
+    "${more_evaluation[@]}"
+  $cdcd evaluate "$out/masked" "${common[@]}" --num-samples 1024 --out "$out/reports/enwiki_masked" \
+    --sweep temperature=1.3,1.15,1.0,0.9,0.8 --sweep order=random,confidence --sweep num-steps=8,20,64 \
     "${more_evaluation[@]}"
 }
 

@@ -6,7 +6,7 @@
 set -euo pipefail
 data=$1 out=$2
 shift 2
-stages=${*:-prepare judge baseline diffusion evaluate}
+stages=${*:-prepare judge baseline diffusion masked evaluate}
 cdcd=${CDCD:-cdcd}
 read -ra more_training <<<"${TRAINING_OPTIONS:-}"
 read -ra more_evaluation <<<"${EVALUATION_OPTIONS:-}"

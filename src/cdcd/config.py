@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from cdcd.data.corpus import BUILT_IN, BUILT_IN_PAIRS
 from cdcd.data.sequences import is_dataset
 from cdcd.diffusion.embedding import EmbeddingConfig
+from cdcd.diffusion.masked import UnmaskingConfig
 from cdcd.diffusion.objective import ObjectiveConfig
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.sampling import SamplingConfig
@@ -222,8 +223,9 @@ class RunConfig(Settings):
 
     task: Literal["text", "translation"] = "text"
     """`text`: a language model; `translation`: an encoder-decoder."""
-    model: Literal["diffusion", "autoregressive"] = "diffusion"
-    """`diffusion`, or `autoregressive`: the baseline and the judge, of the same blocks."""
+    model: Literal["diffusion", "autoregressive", "masked"] = "diffusion"
+    """`diffusion`, or of the same blocks: `autoregressive`, the baseline and the judge, or `masked`, diffusion
+    that hides tokens, of texts alone."""
     data: DataConfig = field(default_factory=DataConfig)
     process: ProcessConfig = field(default_factory=ProcessConfig)
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
@@ -237,6 +239,7 @@ class RunConfig(Settings):
     docs/translation.md)."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     mask_predict: MaskPredictConfig = field(default_factory=MaskPredictConfig)
+    unmasking: UnmaskingConfig = field(default_factory=UnmaskingConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     beam: BeamConfig = field(default_factory=BeamConfig)
 
@@ -251,6 +254,10 @@ class RunConfig(Settings):
             raise ValueError("network.tied_head is for autoregressive models; leave it off")
         if self.task == "translation" and self.training.strategy == "fsdp":
             raise ValueError("translation models are not sharded (fsdp): choose ddp")
+        if self.task == "translation" and self.model == "masked":
+            raise ValueError(
+                "model masked is of texts alone: for task translation choose diffusion or autoregressive"
+            )
 
 
 REMOVED = {"data.extra_padding": 0.0, "objective.self_conditioning_lag": 0.0}
@@ -295,21 +302,30 @@ def effects(config: RunConfig) -> Effects:
     """Lists the settings of a run that have an effect only together with others."""
     data, objective = config.data, config.objective
     is_diffusion, is_text = config.model == "diffusion", config.task == "text"
+    is_autoregressive, is_masked = config.model == "autoregressive", config.model == "masked"
     is_built_in, is_prepared = data.source in BUILT_IN, is_dataset(data.source)
     has_own_words = is_built_in and data.tokenizer in ("auto", "words")
     learns_words = is_text and not (is_prepared or has_own_words or data.tokenizer == "bytes")
     is_drawn = is_built_in or data.source == BUILT_IN_PAIRS
     has_given_tokens = objective.masking != "none" or not is_text
-    searches = not is_diffusion and not is_text
+    searches = is_autoregressive and not is_text
     built_in = f"a built-in corpus ({', '.join((*BUILT_IN, BUILT_IN_PAIRS))})"
     return [
         (condition, text, names.split())
         for condition, text, names in (
-            (is_diffusion, "model diffusion", "process embedding warp objective"),
+            (is_diffusion, "model diffusion", "process embedding warp"),
+            (is_diffusion, "model diffusion", "objective.loss objective.conditioning_dropout"),
+            (
+                is_diffusion,
+                "model diffusion",
+                "objective.self_conditioning objective.self_conditioned_share",
+            ),
+            (not is_autoregressive, "model diffusion or masked", "objective"),
             (is_diffusion, "model diffusion", "decoder sampling mask_predict"),
+            (is_masked, "model masked", "unmasking"),
             (is_diffusion, "model diffusion", "network.time_input network.time_units"),
             (is_diffusion, "model diffusion", "seq2seq.time_units"),
-            (not is_diffusion, "model autoregressive", "decoding"),
+            (is_autoregressive, "model autoregressive", "decoding"),
             (is_text, "task text", "network data.tokenizer data.layout data.num_states"),
             (not is_text, "task translation", "seq2seq data.source_length data.languages"),
             (not is_text, "task translation", "data.subword_sampling data.reverse"),

@@ -1,4 +1,4 @@
-"""Presets: configurations by name, of a diffusion model or of its autoregressive baseline."""
+"""Presets: configurations by name, of a diffusion model, its autoregressive baseline or a masked model."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -236,7 +236,7 @@ PRESETS = (*TEXT, *TRANSLATION)
 
 
 def preset(name: str, model: str = "diffusion") -> RunConfig:
-    """Returns a preset by its name, of a diffusion model or of its autoregressive baseline."""
+    """Returns a preset by its name, of a diffusion model, its autoregressive baseline or a masked model."""
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return override((TEXT | TRANSLATION)[name](model), {"model": model})

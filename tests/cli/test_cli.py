@@ -11,6 +11,7 @@ from tiny import cdcd_main, cdcd_process, contents, tiny_config, tiny_options, t
 import cdcd
 from cdcd.cli.info import own_settings, print_description
 from cdcd.config import DecodingConfig, MaskPredictConfig, RunConfig
+from cdcd.diffusion.masked import UnmaskingConfig
 from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.inference.text_model import Generated, TextModel
 from cdcd.settings import override
@@ -184,7 +185,7 @@ def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
     }
     fields = {
         field.name.replace("_", "-")
-        for settings in (SamplingConfig, MaskPredictConfig, DecodingConfig)
+        for settings in (SamplingConfig, MaskPredictConfig, DecodingConfig, UnmaskingConfig)
         for field in dataclasses.fields(settings)
     }
     assert options_in(capsys.readouterr().out) - own == fields

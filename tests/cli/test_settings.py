@@ -131,6 +131,7 @@ def test_an_empty_text_is_refused():
 # Settings without effect: a setting, changes with which it has one, and changes with which it has none.
 
 TRANSLATION, AUTOREGRESSIVE = {"task": "translation"}, {"model": "autoregressive"}
+MASKED = {"model": "masked"}
 EFFECTS = [
     ("warp.temperature", {}, {"warp.train": False}),
     ("warp.num_bins", {"warp.train": False}, AUTOREGRESSIVE),
@@ -144,6 +145,13 @@ EFFECTS = [
     ("embedding.l2_adapted", {"embedding.normalise": False, "embedding.l2_penalty": 1.0}, {}),
     ("network.time_units", {}, AUTOREGRESSIVE),
     ("network.width", AUTOREGRESSIVE, TRANSLATION),
+    ("network.time_units", {}, MASKED),
+    ("unmasking.order", MASKED, AUTOREGRESSIVE),
+    ("decoding.top_k", AUTOREGRESSIVE, MASKED),
+    ("sampling.num_steps", {}, MASKED),
+    ("objective.low_discrepancy", MASKED, AUTOREGRESSIVE),
+    ("objective.conditioning_dropout", {}, MASKED),
+    ("objective.self_conditioning", {}, MASKED),
     ("seq2seq.width", TRANSLATION, {}),
     ("seq2seq.time_units", TRANSLATION, TRANSLATION | AUTOREGRESSIVE),
     ("training.label_smoothing", TRANSLATION | AUTOREGRESSIVE, TRANSLATION),

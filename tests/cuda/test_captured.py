@@ -40,6 +40,7 @@ def lines(run):
         {"training.optimiser": "muon"},
         {"training.accumulate": 2},
         {"model": "autoregressive"},
+        {"model": "masked", "training.accumulate": 2},
         {"task": "translation", "seq2seq.dropout": 0.2},
         {"task": "translation", "seq2seq.dropout": 0.2, "model": "autoregressive"},
     ],

@@ -23,7 +23,7 @@ from cdcd.evaluation.held_out_pairs import (
 )
 from cdcd.evaluation.systems import System, jobs_of
 from cdcd.evaluation.translation_evaluation import TranslationConfig, TranslationEvaluation
-from cdcd.inference.mask_predict import Predicted
+from cdcd.inference.rounds import Predicted
 from cdcd.inference.translator import Translator
 from cdcd.languages import numerals
 from cdcd.metrics.bleu import Corpus, bleu_difference

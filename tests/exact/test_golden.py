@@ -22,6 +22,7 @@ RUNS = {
         "training.accumulate": 2,
     },
     "autoregressive_text": BASELINE,
+    "masked_text": {"model": "masked"},
     "diffusion_translation": TRANSLATION,
     "diffusion_translation_masked": {
         **TRANSLATION,
@@ -36,6 +37,7 @@ GOLDEN = {
     "diffusion_text_muon": "5.5334 5.4047 5.3172 5.0339 4.7454 4.9857 4.7835 4.2011 5.0112",
     "diffusion_text_clamped": "5.5334 5.4135 5.2667 4.9920 4.7662 4.8703 4.7910 4.1860 5.1608",
     "autoregressive_text": "5.5334 5.4491 5.2939 5.0946 4.8654 4.8883 4.8353 4.7798 4.7395",
+    "masked_text": "5.5334 5.4057 5.2670 4.8287 4.2633 4.9606 4.8229 4.1898 5.5722",
     "diffusion_translation": "5.9506 5.8157 5.5951 5.2836 4.9621 4.6802 4.4772 3.8887 5.1342",
     "diffusion_translation_masked": "5.9506 5.8188 5.6232 5.3602 5.0688 4.7544 4.6326 4.0450 5.2303",
     "autoregressive_translation": "6.6554 6.3755 6.2418 5.9900 5.7908 5.8087 5.5953 5.6447 5.7001",

@@ -8,7 +8,8 @@ import torch
 
 from cdcd.config import MaskPredictConfig
 from cdcd.diffusion.estimator import Estimate
-from cdcd.inference.mask_predict import choose, mask_predict
+from cdcd.inference.mask_predict import mask_predict
+from cdcd.inference.rounds import choose
 from cdcd.seeding import generator_for
 
 LENGTH, VOCAB = 4, 3
@@ -135,7 +136,7 @@ def test_drawn_tokens_have_their_probabilities():
     """At a temperature T those are p^(1/T), brought to sum to one."""
     p = torch.tensor([0.6, 0.3, 0.1, 0.0]).double()
     u = (torch.arange(10_000).double() + 0.5) / 10_000
-    drawn, log_p = choose(p.log().expand(10_000, 4), 0.5, u)
+    drawn, log_p = choose(p.log().expand(10_000, 4), u, temperature=0.5)
     expected = p.square() / p.square().sum()
     torch.testing.assert_close(
         torch.bincount(drawn, minlength=4) / 10_000.0, expected.float(), atol=2e-4, rtol=0
@@ -145,7 +146,7 @@ def test_drawn_tokens_have_their_probabilities():
 
 def test_rounding_draws_nothing_impossible():
     p = torch.tensor([[0.5, 0.5, 0.0]])
-    drawn, _ = choose(p.log(), 1.0, torch.ones(1).nextafter(torch.zeros(1)))
+    drawn, _ = choose(p.log(), torch.ones(1).nextafter(torch.zeros(1)), temperature=1.0)
     assert int(drawn) == 1
 
 

@@ -147,17 +147,19 @@ TINY_EVALUATION = [*TINY_SAMPLING, "--num-samples", "4", "--mauve", "none"]
 PREPARE = ["data", "prepare", "--out", "new", "--source"]
 RIGHT = [
     *(["train", "--out", "new", *tiny_options(changes)] for changes in (
-        {}, {"model": "autoregressive"}, {"task": "translation"}, {"data.source": "set"},
+        {}, {"model": "autoregressive"}, {"model": "masked"}, {"task": "translation"},
+        {"data.source": "set"},
         {"task": "translation", "data.source": "pairs/set", "data.languages": "en-de"},
     )),
     ["train", "--resume", "--out", "run", "--training.steps", "7"],
     ["train", "--resume", "auto", "--out", "run", *tiny_options()],
     ["train", "--init-from", "run", "--out", "new", *tiny_options()],
-    *(["sample", run, "--device", "cpu"] for run in ("run", "baseline")),
+    *(["sample", run, "--device", "cpu"] for run in ("run", "baseline", "masked")),
     ["sample", "run", *TINY_SAMPLING, "--prompt", "One sunny day", "--json"],
     ["sample", "run", *TINY_SAMPLING, "--decoder", "mask-predict"],
     ["infill", "run", "One [3] day", *TINY_SAMPLING],
     ["infill", "baseline", "One [3] day"],
+    ["infill", "masked", "One [3] day", *TINY_SAMPLING, "--order", "confidence"],
     *(["translate", run, "--source", "lines.en", "--device", "cpu"]
       for run in ("translator", "translating_baseline")),
     ["info", "run"],

@@ -16,6 +16,7 @@ from cdcd.data.prepare import preparation
 RUNS = {
     "run": {},
     "baseline": {"model": "autoregressive"},
+    "masked": {"model": "masked"},
     "translator": {"task": "translation"},
     "translating_baseline": {"task": "translation", "model": "autoregressive"},
 }

@@ -76,8 +76,8 @@ def tiny_options(changes: Mapping[str, Any] | None = None) -> list[str]:
     is_translation = changes.get("task") == "translation"
     tiny = TINY_TRANSLATION if is_translation else TINY
     basis = {name: changes[name] for name in ("task", "data.source") if name in changes}
-    if changes.get("model") == "autoregressive":
-        basis["model"] = "autoregressive"
+    if changes.get("model") in ("autoregressive", "masked"):
+        basis["model"] = changes["model"]
     config = tiny_config(basis)
     options = ["--preset", "numerals" if is_translation else "demo"]
     for name, value in (tiny | changes).items():

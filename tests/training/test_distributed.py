@@ -40,6 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "accumulate": {"training.accumulate": 2},
     "autoregressive": {"model": "autoregressive"},
     "autoregressive accumulate": {"model": "autoregressive", "training.accumulate": 3},
+    "masked": {"model": "masked", "training.accumulate": 2},
     "muon": {"training.optimiser": "muon"},
     "translation": {"task": "translation"},
     "translation baseline": {"task": "translation", "model": "autoregressive"},

@@ -10,7 +10,7 @@ from cdcd.settings import flatten
 from cdcd.training.build import build_model
 from cdcd.training.tasks import AnyNetwork
 
-MODELS = ("diffusion", "autoregressive")
+MODELS = ("diffusion", "autoregressive", "masked")
 
 
 def on_meta(config: RunConfig) -> AnyNetwork:
@@ -18,8 +18,18 @@ def on_meta(config: RunConfig) -> AnyNetwork:
         return build_model(config, config.data.vocab_size)
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", PRESETS)
+def test_masked_presets_are_of_texts():
+    for name in TRANSLATION:
+        with pytest.raises(
+            ValueError, match="model masked is of texts alone: for task translation"
+        ):
+            preset(name, "masked")
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [(n, m) for n in PRESETS for m in MODELS if m != "masked" or n not in TRANSLATION],
+)
 def test_presets_build_on_the_meta_device(name, model):
     config = preset(name, model)
     assert config.model == model

@@ -260,7 +260,10 @@ def assert_refused(capsys, message: str, *arguments: object) -> None:
             ("sample", "--score-temperature", 0.9),
             "score_temperature is a setting of decoder ode, not of",
         ),
-        (("sample", "--num-steps", 9), "num_steps is a setting of decoder ode, not of"),
+        (
+            ("sample", "--num-steps", 9),
+            "num_steps is a setting of decoder ode and sampling of masked models, not of",
+        ),
         (("sample", "--guidance-scale", 2), "guidance_scale is a setting of decoder ode, not of"),
         (("sample", "--temperature", -1), "temperature is -1.0, it must be at least 0.001, or 0"),
         (("sample", "--nucleus", 0), "nucleus is 0.0, it must be above 0"),

@@ -114,8 +114,10 @@ def rows_to_measure(config: RunConfig, bench: SampleBenchConfig) -> dict[str, Ro
 
 def bench_sample(config: RunConfig, bench: SampleBenchConfig) -> dict[str, Any]:
     """Measures everything that `cdcd bench sample` reports."""
-    if config.model == "autoregressive":
-        raise ValueError("bench sample measures both models: leave out --model autoregressive")
+    if config.model != "diffusion":
+        raise ValueError(
+            f"bench sample measures diffusion and autoregressive models: leave out --model {config.model}"
+        )
     device = choose_device(config.training.device)
     mode = bench.compile or ("graphs" if device.type == "cuda" else "off")
     table, matrix = rows_to_measure(config, bench), matrix_rate(device)

@@ -8,6 +8,7 @@ from cdcd.cli.messages import printable
 from cdcd.data.tokenizers import Tokenizer
 from cdcd.diffusion.sampling import StepInfo
 from cdcd.inference.text_model import Generated
+from cdcd.inference.unmasking import UnmaskingStep
 
 GIVEN_STYLE = "bold cyan"
 
@@ -29,7 +30,7 @@ class SamplingProgress:
         )
         self.task = self.progress.add_task("sample", total=None, text="")
 
-    def __call__(self, info: StepInfo | int | float) -> None:
+    def __call__(self, info: StepInfo | UnmaskingStep | int | float) -> None:
         if isinstance(info, float):
             done, total, text = info, 1.0, f"{info:.0%}"
         elif isinstance(info, int):

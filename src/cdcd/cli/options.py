@@ -222,7 +222,10 @@ def evaluate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
         "--data", metavar="PATH", type=argument(str), help="the runs' text, if it has moved"
     )
     for name, text in (
-        ("--sweep", "sampling settings to sweep; several make a grid"),
+        (
+            "--sweep",
+            "sampling settings to sweep; several make a grid, of which each model takes its own",
+        ),
         ("--baseline-sweep", "the baseline's settings (default for texts: nucleus=0.8,0.9,0.95,1)"),
     ):
         parser.add_argument(
@@ -322,16 +325,21 @@ def _setting_options(
 def _all_decoders(parser: argparse.ArgumentParser, *, beam: bool = False) -> None:
     """Adds the settings of every decoder; one that several have is added once."""
     from cdcd.config import BeamConfig, DecodingConfig, MaskPredictConfig
+    from cdcd.diffusion.masked import UnmaskingConfig
     from cdcd.diffusion.sampling import SamplingConfig
 
     add_options(parser, SamplingConfig)
     groups: list[tuple[str, type, list[str]]] = [
         ("of --decoder mask-predict", MaskPredictConfig, ["temperature"]),
         ("of autoregressive models", DecodingConfig, ["nucleus"]),
+        ("of masked models", UnmaskingConfig, ["num_steps", "temperature", "nucleus"]),
     ]
     if beam:
         groups.append(("of beam search, the default of autoregressive models", BeamConfig, []))
     for title, settings, shared in groups:
-        note = f"--{shared[0]} is one of them." if shared else None
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in shared)
+        note = (
+            f"{named} {'is one' if len(shared) == 1 else 'are some'} of them." if shared else None
+        )
         group: Any = parser.add_argument_group(title, note)
         add_options(group, settings, leave_out=shared)

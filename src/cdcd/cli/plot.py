@@ -6,7 +6,7 @@ from typing import Any
 from cdcd.cli.messages import for_terminal
 from cdcd.evaluation.plots import Trace, plot_denoising, plot_time_warping, plot_training
 from cdcd.inference.load import load, load_translator
-from cdcd.inference.text_model import DiffusionTextModel, TextModel
+from cdcd.inference.text_model import AutoregressiveTextModel, DiffusionTextModel, TextModel
 from cdcd.inference.translator import DiffusionTranslator, Translator
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
@@ -28,7 +28,7 @@ def draw_run(path: Path, out: Path | None = None, *, prompt: str = "", seed: int
     model = load(path, device="cpu")
     canvas = model.prompt_canvas(prompt)
     pictures = _draw_training(path, out, model)
-    if isinstance(model, DiffusionTextModel):
+    if not isinstance(model, AutoregressiveTextModel):
         trace = Trace()
         sample = model.generate(canvas, seed=seed, callback=trace)[0]
         if not sample.tokens:

@@ -28,7 +28,7 @@ def most_noisy(rows: Collection[int], length: int, objective: ObjectiveConfig) -
 
     Of masks without a fixed prefix their number is exact if every row's partner is among them.
     """
-    share, prefix_length = _prefix_share(objective), objective.prefix_length
+    share, prefix_length = prefix_share(objective), objective.prefix_length
     if objective.masking == "none" or (prefix_length is not None and 0 < share < 1):
         return len(rows) * length
     if prefix_length is not None and share == 1:
@@ -50,7 +50,7 @@ def random_masks(
     return scores.argsort(1).argsort(1) >= counts
 
 
-def _prefix_share(objective: ObjectiveConfig) -> float:
+def prefix_share(objective: ObjectiveConfig) -> float:
     """Returns the share of the sequences whose given tokens are a prefix."""
     return {"prefix": 1.0, "mixed": objective.prefix_share}.get(objective.masking, 0.0)
 
@@ -73,5 +73,5 @@ def conditioning_masks(
                 f"objective.prefix_length is {prefix_length}, it must be below the sequence length {length}"
             )
         counts = torch.full_like(counts, prefix_length)
-    has_prefix = torch.rand(batch, 1, generator=generator, device=device) < _prefix_share(objective)
+    has_prefix = torch.rand(batch, 1, generator=generator, device=device) < prefix_share(objective)
     return torch.where(has_prefix, prefix_masks(counts, length), scattered)

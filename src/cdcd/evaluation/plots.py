@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cdcd.diffusion.sampling import StepInfo
 from cdcd.diffusion.warping import NoiseSchedule, TimeWarp, from_unit
+from cdcd.inference.unmasking import UnmaskingStep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,7 +90,8 @@ def _weighting(schedule: NoiseSchedule, t: Tensor) -> Float[Tensor, " grid"]:
 def plot_training(metrics: Sequence[dict[str, Any]], path: Path) -> None:
     """Draws training and validation loss over steps, and the last of one or more validations by noise level.
 
-    A diffusion model is validated at fixed noise levels, and trained at levels that follow the warp.
+    A diffusion model is validated at fixed noise levels, and trained at levels that follow the warp; a
+    masked one at fixed shares of masked tokens.
     """
     figure, (left, right) = new_figure(1, 2, (11, 4))
     for name, style, colour, label in (
@@ -101,23 +103,28 @@ def plot_training(metrics: Sequence[dict[str, Any]], path: Path) -> None:
     left.set(xlabel="step", ylabel="cross-entropy (nats)", title="Loss", ylim=(0, None))
     left.legend(frameon=False)
     *_, last = (row["validation"] for row in metrics if "valid_loss" in row)
-    levels = last.get("levels", [])
-    right.set_visible(bool(levels))
+    levels, shares = last.get("levels"), last.get("shares")
+    right.set_visible(bool(levels or shares))
     if levels:
-        _draw_levels(right, levels)
+        _draw_levels(right, levels, "t", "noise level t")
+        right.set(xscale="log")
+    elif shares:
+        _draw_levels(right, shares, "share", "share of masked tokens")
     figure.savefig(path, dpi=130)
 
 
-def _draw_levels(axis: "Axes", levels: Sequence[dict[str, float]]) -> None:
-    t, accuracy = [level["t"] for level in levels], axis.twinx()
+def _draw_levels(
+    axis: "Axes", levels: Sequence[dict[str, float]], name_of_x: str, label_of_x: str
+) -> None:
+    x, accuracy = [level[name_of_x] for level in levels], axis.twinx()
     for each, name, style, colour, label in (
         (axis, "loss", "o-", ORANGE, "cross-entropy"),
         (axis, "entropy", "s--", BLUE, "prediction entropy"),
         (accuracy, "accuracy", ":", GREY, "accuracy"),
     ):
-        each.plot(t, [level[name] for level in levels], style, color=colour, label=label)
-    axis.set(xscale="log", xlabel="noise level t", ylabel="nats", ylim=(0, None))
-    axis.set_title("Validation by noise level")
+        each.plot(x, [level[name] for level in levels], style, color=colour, label=label)
+    axis.set(xlabel=label_of_x, ylabel="nats", ylim=(0, None))
+    axis.set_title(f"Validation by {label_of_x.removesuffix(' t')}")
     accuracy.spines[["top"]].set_visible(False)
     accuracy.set(ylabel="accuracy (dotted)", ylim=(0, 1.02))
     axis.legend(frameon=False, loc="center left")
@@ -132,7 +139,7 @@ class Trace:
         self.tokens: list[Int[Tensor, " seq"]] = []
         self.certainty: list[Float[Tensor, " seq"]] = []
 
-    def __call__(self, info: StepInfo) -> None:
+    def __call__(self, info: StepInfo | UnmaskingStep) -> None:
         wanted = {round(i * (info.num_steps - 1) / (self.rows - 1)) for i in range(self.rows)}
         if info.index in wanted:
             certainty, tokens = info.probabilities[0].max(-1)

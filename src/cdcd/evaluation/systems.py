@@ -8,9 +8,10 @@ from typing import Any
 from cdcd.config import BeamConfig, DecodingConfig, RunConfig
 from cdcd.evaluation.sweep import Setting, hardware
 from cdcd.files import read_json
+from cdcd.inference.decoder_settings import names_of
 from cdcd.training.checkpoint import RunDirectory
 
-MODELS = {"diffusion": "cdcd", "autoregressive": "autoregressive"}
+MODELS = {"diffusion": "cdcd", "autoregressive": "autoregressive", "masked": "masked"}
 """The names of models in reports."""
 BASELINE = "baseline"
 
@@ -135,16 +136,36 @@ def jobs_of(
     """Returns the rows of a report: each system under each setting; a baseline has settings of its own.
 
     An autoregressive translator also has rows of its usual modes; a setting that is one of them counts
-    once. A bad setting is refused here, before an hour of sampling.
+    once. Of models of several kinds each takes the settings that its decoder has, if another has the rest.
+    A bad setting is refused here, before an hour of sampling.
     """
     jobs: dict[tuple[str, str], Job] = {}
+    of_texts = [s for s in systems if s.config.task == "text" and not s.is_baseline]
     for system in systems:
         changes, settings = ({}, baseline_sweep) if system.is_baseline else (base, sweep)
+        if system in of_texts:
+            settings = [_own(system, {**base, **each}, each, of_texts) for each in settings]
+            changes = _own(system, base, base, of_texts)
         searches = system.config.task == "translation" and system.config.model == "autoregressive"
         rows = _with_usual_modes if searches else _one_each
         for job in rows(system, changes, settings, num_samples):
             jobs.setdefault((job.names["system"], repr(job.settings)), job)
     return list(jobs.values())
+
+
+def _own(system: System, chosen: Setting, changes: Setting, systems: Sequence[System]) -> Setting:
+    """Returns changes without those that only other systems' decoders have."""
+    own = _names(system, chosen)
+    others = frozenset[str]().union(*(_names(each, chosen) for each in systems))
+    return {name: value for name, value in changes.items() if name in own or name not in others}
+
+
+def _names(system: System, chosen: Setting) -> frozenset[str]:
+    """Returns the settings of a system's decoder; a diffusion model has a choice of them."""
+    if system.config.model != "diffusion":
+        return names_of(type(system.model.settings({})))
+    decoder = {name: value for name, value in chosen.items() if name == "decoder"}
+    return names_of(type(system.model.settings(decoder))) | {"decoder"}
 
 
 def _one_each(

@@ -5,17 +5,19 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from cdcd.config import BeamConfig, Decoder, DecodingConfig, MaskPredictConfig, RunConfig
+from cdcd.diffusion.masked import UnmaskingConfig
 from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.settings import convert, override, refuse_without_effect
 
 T = TypeVar("T")
 DiffusionSettings = SamplingConfig | MaskPredictConfig
-DecoderSettings = DiffusionSettings | DecodingConfig | BeamConfig
+DecoderSettings = DiffusionSettings | DecodingConfig | BeamConfig | UnmaskingConfig
 
 DECODERS = {
     SamplingConfig: "decoder ode",
     MaskPredictConfig: "decoder mask-predict",
     DecodingConfig: "autoregressive sampling",
+    UnmaskingConfig: "sampling of masked models",
     BeamConfig: "beam search",
 }
 """The settings of every decoder, with the decoder's name."""
@@ -33,6 +35,8 @@ def decoder_settings(
     run: RunConfig, changes: Mapping[str, Any], num_samples: int = 1
 ) -> DecoderSettings:
     """Returns the settings of a run's decoder, or of the one that `changes` names, with changes."""
+    if run.model == "masked":
+        return _with_changes(run.unmasking, changes)
     if run.model == "autoregressive":
         return _autoregressive_settings(run, changes, num_samples)
     changes = dict(changes)
@@ -44,15 +48,23 @@ def decoder_settings(
 
 def _with_changes(settings: T, changes: Mapping[str, Any]) -> T:
     """Returns a decoder's settings with changes; a setting of other decoders is refused."""
-    own = names_of(type(settings))
+    own, model = names_of(type(settings)), _model_of(settings)
+    if "decoder" in changes:
+        raise ValueError(f"decoder is for diffusion models; this is {model} model: leave it out")
     for name in sorted(set(changes) - own):
         if owners := [words for kind, words in DECODERS.items() if name in names_of(kind)]:
-            is_diffusion = isinstance(settings, DiffusionSettings)
             raise ValueError(
                 f"{name} is a setting of {' and '.join(owners)}, not of {DECODERS[type(settings)]}; "
-                f"this is {'a diffusion' if is_diffusion else 'an autoregressive'} model: leave it out"
+                f"this is {model} model: leave it out"
             )
     return override(settings, changes)
+
+
+def _model_of(settings: Any) -> str:
+    """Returns the kind of model that has these settings, in words."""
+    if isinstance(settings, UnmaskingConfig):
+        return "a masked"
+    return "a diffusion" if isinstance(settings, DiffusionSettings) else "an autoregressive"
 
 
 def _autoregressive_settings(

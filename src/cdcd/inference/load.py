@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.diffusion.warping import TimeWarp
-from cdcd.inference.text_model import AutoregressiveTextModel, DiffusionTextModel, TextModel
+from cdcd.inference.text_model import (
+    AutoregressiveTextModel,
+    DiffusionTextModel,
+    MaskedTextModel,
+    TextModel,
+)
 from cdcd.inference.translator import AutoregressiveTranslator, DiffusionTranslator, Translator
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.training.build import build_model
@@ -21,6 +26,7 @@ from cdcd.training.checkpoint import RunDirectory, without_prefix
 MODELS: dict[tuple[str, str], type[TextModel | Translator]] = {
     ("text", "diffusion"): DiffusionTextModel,
     ("text", "autoregressive"): AutoregressiveTextModel,
+    ("text", "masked"): MaskedTextModel,
     ("translation", "diffusion"): DiffusionTranslator,
     ("translation", "autoregressive"): AutoregressiveTranslator,
 }

@@ -11,7 +11,7 @@ that are not given yet. Predictions are fed back from one round to the next, as 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,23 +19,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from cdcd.config import DecodingConfig, MaskPredictConfig
+from cdcd.config import MaskPredictConfig
 from cdcd.data.vocabulary import PAD
 from cdcd.diffusion.estimator import Estimator
 from cdcd.diffusion.sampling import StepInfo
-from cdcd.inference.decoding import draw
+from cdcd.inference.rounds import Predicted, choose, fill_in_rounds
 
 EstimatorFor = Callable[[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]], Estimator]
 """Returns the estimator that is given these tokens, but for the noisy ones."""
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Tokens, and the model's confidence in them."""
-
-    tokens: Int[Tensor, "batch seq"]
-    confidence: Float[Tensor, " batch"]
-    """The mean of ln p over the predicted tokens, each in its round; 0 where it is not known."""
 
 
 @torch.no_grad()
@@ -56,27 +47,22 @@ def mask_predict(
 
     `u` is uniform in [0, 1), for tokens drawn at a temperature; tokens in `never` are not predicted.
     """
-    count = is_noisy.sum(1)
-    total = torch.zeros_like(t)
     level = 0.0 if callback is None else float(t[0])
-    for index in range(config.num_rounds):
+
+    def predict(
+        index: int, tokens: Int[Tensor, "batch seq"], is_noisy: Bool[Tensor, "batch seq"]
+    ) -> Float[Tensor, "noisy vocab"]:
+        nonlocal state
         estimate = estimator_for(tokens, is_noisy)(x, t, state)
         state = estimate.state
-        logits = estimate.logits[is_noisy].to(u.dtype)
-        logits[:, list(never)] = -torch.inf
-        predicted, log_p = choose(torch.log_softmax(logits, -1), config.temperature, u[is_noisy])
-        confidence = torch.full_like(u, -torch.inf).masked_scatter(is_noisy, log_p)
-        rounds_left = config.num_rounds - index
-        num = (is_noisy.sum(1, keepdim=True) + rounds_left - 1) // rounds_left
-        is_new = is_noisy & (_ranks(confidence) < num)
-        tokens = torch.where(is_new, tokens.masked_scatter(is_noisy, predicted), tokens)
-        total = total + confidence.masked_fill(~is_new, 0.0).sum(1)
-        is_noisy = is_noisy & ~is_new
         if callback is not None:
             callback(StepInfo(index, config.num_rounds, level, estimate))
-        if not is_noisy.any():
-            break
-    return Predicted(tokens, total / count.clamp(min=1))
+        logits = estimate.logits[is_noisy].to(u.dtype)
+        logits[:, list(never)] = -torch.inf
+        return logits
+
+    chosen = partial(choose, temperature=config.temperature)
+    return fill_in_rounds(predict, chosen, tokens, is_noisy, u, config.num_rounds)
 
 
 def ends_at(
@@ -97,16 +83,3 @@ def ends_at(
         before = torch.softmax(likely.log() / temperature, dim=1).cumsum(1)
     is_before_end = before[:, :-1] < quantiles[:, None]
     return is_before_end.sum(1, keepdim=True)
-
-
-def choose(
-    log_p: Float[Tensor, "positions vocab"], temperature: float, u: Float[Tensor, " positions"]
-) -> tuple[Int[Tensor, " positions"], Float[Tensor, " positions"]]:
-    """Returns a token for each position, the most probable or drawn at a temperature, and its ln p."""
-    drawn = draw(log_p, u, DecodingConfig(temperature=temperature))
-    return drawn, log_p.gather(-1, drawn[:, None])[:, 0]
-
-
-def _ranks(values: Float[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
-    """Returns the rank of each value in its row, 0 for the largest."""
-    return values.argsort(dim=1, descending=True, stable=True).argsort(dim=1)

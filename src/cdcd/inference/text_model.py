@@ -1,4 +1,4 @@
-"""Text models: they complete prompts; diffusion models fill any gaps of a text."""
+"""Text models: they complete prompts; diffusion and masked models fill any gaps of a text."""
 
 import re
 from abc import abstractmethod
@@ -13,11 +13,13 @@ from torch import Tensor
 
 from cdcd.config import DecodingConfig
 from cdcd.data.vocabulary import EOS, PAD
+from cdcd.diffusion.masked import UnmaskingConfig
 from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.inference.decoder_settings import DiffusionSettings
 from cdcd.inference.decoding import decode, draw_uniform, never_drawn
 from cdcd.inference.mask_predict import mask_predict
 from cdcd.inference.model import Callback, Model, check_counts
+from cdcd.inference.unmasking import UnmaskingStep, unmask
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class TextModel(Model):
         """Fills each canvas `num_samples` times. Sample i depends on (seed, i) alone, not on its batch.
 
         `settings` are fields of SamplingConfig; with decoder "mask-predict" those of MaskPredictConfig;
-        of an autoregressive model those of DecodingConfig. `length` is the number of tokens that are shown,
+        of an autoregressive model those of DecodingConfig, of a masked one those of UnmaskingConfig. `length` is the number of tokens that are shown,
         up to the end of the document or, with `ignore_eos`, beyond it.
         """
         check_counts(num_samples=num_samples, batch_size=batch_size)
@@ -152,7 +154,8 @@ class TextModel(Model):
     ) -> Int[Tensor, "batch seq"]:
         """Generates the noisy positions of sequences; row i draws from (seed, index) = seeds[i].
 
-        The callback gets each step: a StepInfo of a diffusion model, else the position just filled.
+        The callback gets each step: a StepInfo of a diffusion model, an UnmaskingStep of a masked one, else
+        the position just filled.
         """
 
     def _generated(
@@ -191,6 +194,25 @@ class DiffusionTextModel(TextModel):
         return mask_predict(
             estimator, tokens, is_noisy, x, t, settings, u=draws.u, callback=callback
         ).tokens
+
+
+class MaskedTextModel(TextModel):
+    """A masked language model: fills any gaps of a sequence, some tokens in each step."""
+
+    @torch.no_grad()
+    def fill(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        is_noisy: Bool[Tensor, "batch seq"],
+        seeds: Sequence[tuple[int, int]],
+        settings: UnmaskingConfig,
+        *,
+        callback: Callable[[UnmaskingStep], None] | None = None,
+    ) -> Int[Tensor, "batch seq"]:
+        drawn = draw_uniform(seeds, 2 * tokens.shape[1]).to(self.device, self.dtype)
+        u, order = drawn.chunk(2, dim=1)
+        asked = {"u": u, "order": order, "callback": callback}
+        return unmask(self.network, tokens, is_noisy, settings, **asked).tokens
 
 
 class AutoregressiveTextModel(TextModel):

@@ -21,8 +21,9 @@ from cdcd.diffusion.sampling import SamplingConfig, StepInfo
 from cdcd.inference.beam import beam_search
 from cdcd.inference.decoder_settings import DiffusionSettings
 from cdcd.inference.decoding import decode_targets, draw_uniform
-from cdcd.inference.mask_predict import EstimatorFor, Predicted, ends_at, mask_predict
+from cdcd.inference.mask_predict import EstimatorFor, ends_at, mask_predict
 from cdcd.inference.model import Callback, Model, check_counts
+from cdcd.inference.rounds import Predicted
 from cdcd.metrics.bleu import utility_for
 from cdcd.metrics.mbr import mbr_batch
 

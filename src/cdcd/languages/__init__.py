@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cdcd.languages.markov import MarkovChain, markov_chain
-    from cdcd.languages.oracle import MarkovOracle
+    from cdcd.languages.oracle import MarkovOracle, MaskedMarkovOracle
 
-__all__ = ["MarkovChain", "MarkovOracle", "markov_chain"]
+__all__ = ["MarkovChain", "MarkovOracle", "MaskedMarkovOracle", "markov_chain"]
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: the words of a tale do not need torch.
     if name not in __all__:
         raise AttributeError(f"module 'cdcd.languages' has no attribute {name!r}")
-    module = "oracle" if name == "MarkovOracle" else "markov"
+    module = "oracle" if name.endswith("Oracle") else "markov"
     return getattr(import_module(f"cdcd.languages.{module}"), name)

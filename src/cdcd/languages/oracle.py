@@ -81,6 +81,27 @@ class MarkovOracle:
         return torch.stack(beta[::-1], dim=1)
 
 
+@dataclass(frozen=True)
+class MaskedMarkovOracle:
+    """The exact posterior of masked tokens, given the visible ones: a perfect network of masked diffusion."""
+
+    chain: MarkovChain
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        is_masked: Bool[Tensor, "batch seq"],
+        *,
+        positions: Int[Tensor, " predicted"] | None = None,
+    ) -> Float[Tensor, "*positions states"]:
+        # Where all embeddings are one vector, noisy tokens say nothing.
+        table = torch.zeros_like(self.chain.initial)[:, None]
+        x = torch.zeros_like(tokens[..., None], dtype=table.dtype)
+        oracle = MarkovOracle(self.chain, table, tokens, is_masked)
+        logits = oracle(x, torch.ones_like(x[:, 0, 0])).logits
+        return logits if positions is None else logits.flatten(0, 1)[positions]
+
+
 def _log_product(
     vector: Float[Tensor, "batch states"], matrix: Float[Tensor, "states others"]
 ) -> Float[Tensor, "batch others"]:

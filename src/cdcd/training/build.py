@@ -9,6 +9,7 @@ from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.diffusion_text import DiffusionTextNetwork
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
+from cdcd.networks.masked_text import MaskedTextNetwork
 from cdcd.training.compiling import compile_blocks
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import make_engine
@@ -18,6 +19,7 @@ from cdcd.training.tasks import (
     AutoregressiveTranslationTask,
     DiffusionTextTask,
     DiffusionTranslationTask,
+    MaskedTextTask,
     Task,
 )
 
@@ -35,6 +37,8 @@ def build_model(config: RunConfig, vocab_size: int) -> AnyNetwork:
                 return DiffusionTextNetwork(config.network, *diffusion, **sizes)
             case "text", "autoregressive":
                 return AutoregressiveTextNetwork(config.network, **sizes)
+            case "text", "masked":
+                return MaskedTextNetwork(config.network, **sizes)
             case "translation", "diffusion":
                 return DiffusionTranslationNetwork(config.seq2seq, *diffusion, **sizes)
             case _:
@@ -74,5 +78,7 @@ def make_task(
             return DiffusionTranslationTask(config, model, **settings)
         case AutoregressiveTextNetwork():
             return AutoregressiveTextTask(config, model, **settings)
+        case MaskedTextNetwork():
+            return MaskedTextTask(config, model, **settings)
         case AutoregressiveTranslationNetwork():
             return AutoregressiveTranslationTask(config, model, **settings)

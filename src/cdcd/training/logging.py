@@ -14,8 +14,8 @@ from cdcd.files import parse_json, read_bounded, warn, write_atomically
 LOG_LIMIT = 1_000_000_000
 """Bytes of the largest metrics file that is read."""
 NUMBERS = ("loss", "valid_loss", "learning_rate", "tokens_per_second")
-LEVEL_NUMBERS = ("t", "loss", "entropy", "accuracy")
-"""Numbers of a row, and of each noise level of a validation."""
+LEVEL_NUMBERS = ("t", "share", "loss", "entropy", "accuracy")
+"""Numbers of a row, and of each noise level or share of masked tokens of a validation."""
 
 
 def check_log(path: Path) -> None:
@@ -51,7 +51,7 @@ def _checked(row: dict[str, Any]) -> dict[str, Any]:
     numbers += [*losses["t"], *losses["loss"]]
     numbers += [
         level[name]
-        for level in validation.get("levels", [])
+        for level in [*validation.get("levels", []), *validation.get("shares", [])]
         for name in LEVEL_NUMBERS
         if name in level
     ]

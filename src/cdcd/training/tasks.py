@@ -1,4 +1,5 @@
-"""The four tasks of a Trainer: a diffusion or an autoregressive network, of text or of translations.
+"""The five tasks of a Trainer: a diffusion or an autoregressive network, of text or of translations, or a masked
+one, of text.
 
 A task owns the network, its random inputs, its loss, and what is fitted beside it (the time warp). The
 Trainer sees batches, gradients and checkpoints, and never asks which task it has.
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from cdcd.config import RunConfig
 from cdcd.diffusion.draws import draw_for_step
 from cdcd.diffusion.estimator import Condition
+from cdcd.diffusion.masked import MaskDraws, masked_bound, masks_for_step
 from cdcd.diffusion.objective import Draws, training_loss
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.networks.autoregressive_text import (
@@ -27,19 +29,21 @@ from cdcd.networks.autoregressive_text import (
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.diffusion_text import DiffusionTextNetwork
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
+from cdcd.networks.masked_text import MaskedTextNetwork
 from cdcd.networks.precision import Autocast
 from cdcd.seeding import generator_for
 from cdcd.training.compiling import compiled
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.optimiser import Optimiser, make_optimiser
 from cdcd.training.parallel import Engine
-from cdcd.training.validation import Report, TokenReport, validate
+from cdcd.training.validation import Report, TokenReport, validate, validate_masked
 
 AnyNetwork = (
     DiffusionTextNetwork
     | DiffusionTranslationNetwork
     | AutoregressiveTextNetwork
     | AutoregressiveTranslationNetwork
+    | MaskedTextNetwork
 )
 N = TypeVar("N", bound=AnyNetwork)
 D = TypeVar("D", DiffusionTextNetwork, DiffusionTranslationNetwork)
@@ -229,6 +233,32 @@ class AutoregressiveTranslationTask(AutoregressiveTextTask[AutoregressiveTransla
 
     def logits(self, tokens: Int[Tensor, "batch both"]) -> Float[Tensor, "batch targets vocab"]:
         return self.network(self.sources(tokens), self.targets(tokens))
+
+
+class MaskedTextTask(Task[MaskedTextNetwork]):
+    """Prediction of masked tokens: the bound of masked diffusion on −ln p, padding included."""
+
+    def draw_rows(self, step: int, rows: range) -> MaskDraws:
+        config = self.config
+        return masks_for_step(
+            config.training.batch_size,
+            config.data.length,
+            config.objective,
+            seed=config.training.seed,
+            step=step,
+            device=self.device,
+            rows=rows,
+        )
+
+    def num_targets(self, tokens: Int[Tensor, "batch seq"], draws: MaskDraws) -> Int[Tensor, ""]:
+        return draws.num_open.sum()
+
+    def loss(self, tokens: Int[Tensor, "batch seq"], draws: MaskDraws) -> tuple[Tensor, Tensor]:
+        nats = masked_bound(self.network, tokens, draws).nats
+        return nats.sum(), (nats / draws.num_open).detach()
+
+    def report(self, tokens: Int[Tensor, "sequences length"]) -> Report:
+        return validate_masked(self.network, tokens, self.config)
 
 
 def seed_dropout(seed: int, step: int, world: World) -> None:

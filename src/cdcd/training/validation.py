@@ -1,4 +1,4 @@
-"""Validation: cross-entropy, accuracy and prediction entropy at fixed noise levels, on held-out text."""
+"""Validation on held-out text: predictions at fixed noise levels, or with fixed shares of the tokens masked."""
 
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -12,6 +12,13 @@ from cdcd.data.vocabulary import PAD
 from cdcd.diffusion.draws import self_conditioned_index
 from cdcd.diffusion.estimator import Condition, Network
 from cdcd.diffusion.logits import noisy_positions, take
+from cdcd.diffusion.masked import (
+    MaskDraws,
+    MaskedNetwork,
+    mask_counts,
+    masked_bound,
+    masks_of,
+)
 from cdcd.diffusion.masking import conditioning_masks
 from cdcd.diffusion.objective import Draws, training_loss
 from cdcd.diffusion.warping import NoiseSchedule, from_unit
@@ -60,7 +67,30 @@ class ValidationReport:
         return fmean(level.text_loss for level in self.levels)
 
 
-Report = TokenReport | ValidationReport
+@dataclass(frozen=True)
+class ShareReport:
+    """The predictions of masked tokens where about this share of all is masked."""
+
+    share: float
+    loss: float
+    accuracy: float
+    entropy: float
+
+
+@dataclass(frozen=True)
+class MaskedReport:
+    """The bound of masked diffusion on −ln p of whole sequences, in nats a token of the text.
+
+    Of padding the bound holds the nats and the divisor nothing, as in `TokenReport`, where padding is
+    certain: the two are comparable.
+    """
+
+    loss: float
+    num_tokens: int
+    shares: list[ShareReport]
+
+
+Report = TokenReport | ValidationReport | MaskedReport
 """The outcome of a validation: one loss in nats a token, and more by kind of model."""
 
 
@@ -128,4 +158,45 @@ def _level_report(
         accuracy=float((logits.argmax(-1) == targets).float().mean()),
         entropy=float(-(log_probs.exp() * log_probs).sum(-1).mean()),
         text_loss=float(nll[targets != PAD].mean()),
+    )
+
+
+@torch.no_grad()
+def validate_masked(
+    network: MaskedNetwork, tokens: Int[Tensor, "sequences length"], config: RunConfig
+) -> MaskedReport:
+    """Evaluates a masked model with masks that are the same every time, and nothing given.
+
+    The shares of masked tokens are spread evenly: each sequence has one in each twelfth of [0, 1], and the
+    sequences share each twelfth out among themselves.
+    """
+    (batch, length), device = tokens.shape, tokens.device
+    generator = generator_for(config.training.seed, "validation", device=device)
+    is_open = torch.ones_like(tokens, dtype=torch.bool)
+    num_open = torch.full((batch,), length, device=device)
+
+    def at(level: int) -> tuple[Tensor, ShareReport]:
+        within = torch.randperm(batch, generator=generator, device=device) + 0.5
+        counts = mask_counts((level + within / batch) / NUM_LEVELS, num_open)
+        is_masked = masks_of(is_open, counts, generator=generator)
+        predicted = noisy_positions(is_masked, int(counts.sum()))
+        draws = MaskDraws(is_masked=is_masked, num_open=num_open, predicted=predicted)
+        bound = masked_bound(network, tokens, draws)
+        share = float(counts.sum()) / tokens.numel()
+        return bound.nats, _share_report(share, bound.logits, take(tokens, predicted))
+
+    nats, shares = zip(*map(at, range(NUM_LEVELS)), strict=True)
+    num_tokens = int((tokens != PAD).sum())
+    return MaskedReport(float(torch.stack(nats).mean(0).sum()) / num_tokens, num_tokens, [*shares])
+
+
+def _share_report(
+    share: float, logits: Float[Tensor, "predicted vocab"], targets: Int[Tensor, " predicted"]
+) -> ShareReport:
+    log_probs = torch.log_softmax(logits.float(), dim=-1)
+    return ShareReport(
+        share=share,
+        loss=float(-log_probs.gather(-1, targets[:, None]).mean()),
+        accuracy=float((logits.argmax(-1) == targets).float().mean()),
+        entropy=float(-(log_probs.exp() * log_probs).sum(-1).mean()),
     )
