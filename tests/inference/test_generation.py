@@ -15,7 +15,6 @@ from cdcd.data.tokenizer_learning import learn_sentencepiece, learn_words
 from cdcd.data.tokenizers import WordTokenizer
 from cdcd.data.vocabulary import EOS, PAD, UNKNOWN
 from cdcd.diffusion.sampling import SamplingConfig
-from cdcd.diffusion.step_noise import step_noise
 from cdcd.inference.text_model import Canvas, DiffusionTextModel, split_gaps
 from cdcd.settings import override
 from cdcd.training.checkpoint import RunDirectory
@@ -203,22 +202,6 @@ def test_the_callback_sees_every_step(model, solver):
             "guidance needs a model",
         ),
         ({}, {"replacement": True}, "objective.masking none"),
-        (
-            {},
-            {"solver": "bridge", "guidance_scale": 2.0},
-            "solver bridge draws tokens, which guidance does not change",
-        ),
-        ({}, {"eta": 2.0}, "eta has no effect here: it needs solver ancestral or bridge"),
-        (
-            {},
-            {"solver": "dpm++", "noise_above": 2.0},
-            "noise_above has no effect here: it needs solver ancestral or bridge",
-        ),
-        (
-            {},
-            {"solver": "bridge", "exact_temperature": True},
-            "exact_temperature has no effect here: it needs solver euler or heun",
-        ),
         ({"objective.masking": "none"}, {}, "condition it with --replacement true"),
     ],
 )
@@ -269,47 +252,6 @@ def test_replacement_conditions_a_model_without_masks(model):
     assert other.complete("Mia", replacement=True)[0].startswith("Mia")
     given, free = (estimates(other, prompt, replacement=True) for prompt in ("Mia", ""))
     assert not torch.equal(given[:, :, 1:], free[:, :, 1:])
-
-
-@pytest.mark.parametrize("settings", [{"eta": 0.7}, {"eta": 5.0, "score_temperature": 0.8}])
-@pytest.mark.parametrize("solver", ["ancestral", "bridge"])
-def test_noise_that_is_put_back_depends_on_the_seed_and_not_on_the_batch(
-    model, blank, solver, settings
-):
-    asked = {"num_samples": 3, "num_steps": 9, "solver": solver, **settings}
-    whole, alone, other = (
-        [each.tokens for each in model.generate(blank, **asked, **more)]
-        for more in ({}, {"batch_size": 1}, {"seed": 1})
-    )
-    assert whole == alone
-    assert len({*whole, *other}) > 3
-
-
-@pytest.mark.parametrize("solver", ["ancestral", "bridge"])
-def test_other_noise_gives_other_samples(model, monkeypatch, solver):
-    """Power: the initial noise alone does not make them."""
-    asked = {"solver": solver, "num_steps": 9}
-    before = estimates(model, "Mia", **asked)
-    other = lambda keys, step, like: step_noise(keys + 1, step, like)  # noqa: E731
-    monkeypatch.setattr("cdcd.inference.model.step_noise", other)
-    assert not torch.equal(estimates(model, "Mia", **asked), before)
-
-
-@pytest.mark.parametrize("scale", [1.3, 10.0])
-def test_the_network_is_told_another_noise_level(model, monkeypatch, scale):
-    told, network = {}, model.sampler.network
-    for name, settings in (("plain", {}), ("scaled", {"stated_noise_scale": scale})):
-        levels = told[name] = []
-
-        def noted(x, t, levels=levels, **more):
-            levels.append(float(t[0]))
-            return network(x, t, **more)
-
-        monkeypatch.setattr(model.sampler, "network", noted)
-        model.complete("Mia", num_steps=6, **settings)
-    t_max = model.config.process.t_max
-    expected = [min(scale * t, t_max) for t in told["plain"]]
-    assert told["scaled"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("final", ["network", "nearest"])
