@@ -1,8 +1,7 @@
 """Random numbers of stochastic solvers: functions of (key of a sample, step), whatever the batch.
 
 Each number is the hash of a counter, SplitMix64 of Steele et al. (2014), so all of a batch are computed at
-once on its own device, and none is kept. A generator for each sample and step would take longer than a call
-of a small network on a GPU.
+once on its own device, and none is kept. Generators for each sample and step would draw them one after another.
 """
 
 import math
