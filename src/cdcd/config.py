@@ -362,6 +362,16 @@ def effects(config: RunConfig) -> Effects:
                 "sampling.warp_temperature sampling.warp_uniformity",
             ),
             (
+                config.sampling.is_stochastic,
+                "sampling.solver ancestral or bridge",
+                "sampling.eta sampling.noise_above sampling.noise_below",
+            ),
+            (
+                config.sampling.solver in ("euler", "heun"),
+                "sampling.solver euler or heun",
+                "sampling.exact_temperature",
+            ),
+            (
                 not is_text,
                 "task translation",
                 "mask_predict.num_lengths mask_predict.confidence_weight",

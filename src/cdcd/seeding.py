@@ -13,5 +13,10 @@ import torch
 
 def generator_for(*seed_path: int | str, device: torch.device | str = "cpu") -> torch.Generator:
     """Returns a generator that is a function of `seed_path` alone, such as (seed, step, "masks")."""
+    return torch.Generator(device).manual_seed(key_for(*seed_path))
+
+
+def key_for(*seed_path: int | str) -> int:
+    """Returns 63 bits that are a function of `seed_path` alone."""
     digest = hashlib.blake2b(repr(seed_path).encode(), digest_size=8).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest, "little") >> 1)
+    return int.from_bytes(digest, "little") >> 1

@@ -137,6 +137,16 @@ def test_no_cuda(place, capfd):
         (("--batch-size", 0), "--batch-size: it is 0, it must be at least 1"),
         (("--batch-size", -1), "--batch-size: it is -1, it must be at least 1"),
         (("--warp", "maybe"), "'maybe' is neither true nor false"),
+        (("--solver", "ancestral", "--eta", -1), "eta is -1.0, it must be at least 0"),
+        (("--eta", 1), "eta has no effect here: it needs solver ancestral or bridge; leave it out"),
+        (
+            ("--solver", "bridge", "--noise-above", 3, "--noise-below", 2),
+            r"noise_above \(3.0\) must be below noise_below \(2.0\)",
+        ),
+        (
+            ("--stated-noise-scale", 0),
+            "stated_noise_scale is 0.0, it must be at least 0.1",
+        ),
         (("--solver", "heum"), "unknown choice heum; did you mean heun?"),
         (("--num-samples", 10**9), "--num-samples: it is 1000000000, it must be at most 1,000,000"),
         (("--batch-size", 1 << 40), "--batch-size: it is .*, it must be at most 1,048,576"),

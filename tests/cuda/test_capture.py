@@ -91,6 +91,10 @@ SETTINGS = {
     "no self-conditioning": {"self_conditioning": False},
     "no self-conditioning, guidance": {"self_conditioning": False, "guidance_scale": 3.0},
     "shaped": {"softmax_temperature": 0.7, "nucleus": 0.8},
+    "multistep": {"solver": "dpm++", "score_temperature": 0.7},
+    "noise put back": {"solver": "ancestral", "eta": 2.0, "guidance_scale": 3.0},
+    "tokens drawn": {"solver": "bridge", "nucleus": 0.9},
+    "another noise level": {"stated_noise_scale": 1.2},
     "nearest": {"final_prediction": "nearest", "solver": "heun"},
 }
 
@@ -201,8 +205,13 @@ def test_the_parts_of_an_estimator():
         return settings_of(model.sampler.estimator(tokens, is_noisy, chosen, noise=noise))
 
     assert key() == key(num_steps=7, solver="heun", rho=3.0, warp=False, final_prediction="nearest")
-    different = ({"nucleus": 0.5}, {"guidance_scale": 2.0}, {"self_conditioning": False})
-    assert len({key(), *(key(**settings) for settings in different)}) == 4
+    different = (
+        {"nucleus": 0.5},
+        {"guidance_scale": 2.0},
+        {"self_conditioning": False},
+        {"stated_noise_scale": 1.1},
+    )
+    assert len({key(), *(key(**settings) for settings in different)}) == 5
     estimator = model.sampler.estimator(tokens, is_noisy, model.settings({}), noise=noise)
     others = [tensor + 1 for tensor in tensors_of(estimator) if tensor.dtype != torch.bool]
     changed = with_tensors(estimator, iter([*others, ~is_noisy]))

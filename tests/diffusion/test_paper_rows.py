@@ -16,7 +16,7 @@ from cdcd.diffusion.draws import Draws, draw_for_step
 from cdcd.diffusion.embedding import Embedding, nearest_token
 from cdcd.diffusion.objective import training_loss
 from cdcd.diffusion.sampling import sample, time_grid
-from cdcd.diffusion.solvers import SOLVERS, Slope
+from cdcd.diffusion.solvers import SOLVERS, Slope, euler_step
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.inference.text_model import DiffusionTextModel
 from cdcd.presets import base
@@ -120,12 +120,13 @@ def first_step(config: RunConfig) -> float:
     return float(grid[0] - grid[1])
 
 
-def slope_length(config: RunConfig) -> float:
-    """The length of the ODE's right-hand side."""
+def step_length(config: RunConfig) -> float:
+    """The length of a step of the ODE."""
     x = torch.ones(3, LENGTH, config.embedding.dim)
     fixed = estimate(config)
     slope = Slope(lambda *_: fixed, config.sampling.score_temperature)
-    return float(slope(x, torch.tensor(3.0), None)[0].norm())
+    step = euler_step(slope, x, torch.tensor(3.0), torch.tensor(2.0), None)
+    return float((step.x - x).norm())
 
 
 def vagueness(config: RunConfig) -> float:
@@ -166,7 +167,7 @@ EFFECTS: list[tuple[str, Callable[[RunConfig], float], int]] = [
     ("table1/warp-uniformity", sampling_contrast, FALLS),
     ("table2/euler-steps", evaluations, RISES),
     ("table2/heun-steps", evaluations, RISES),
-    ("table2/score-temperature", slope_length, FALLS),
+    ("table2/score-temperature", step_length, FALLS),
     ("table2/softmax-temperature", vagueness, RISES),
     ("table2/initial-noise", starting_noise, RISES),
     ("table2/nucleus", vagueness, RISES),

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from languages import DIM, LENGTH, PROCESS, chain, exact_marginals, noise, oracl
 from cdcd.diffusion.estimator import Estimate, Estimator, Guided, Replacement
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo, rho_levels, sample, time_grid
-from cdcd.diffusion.solvers import SOLVERS
+from cdcd.diffusion.solvers import SOLVERS, Solver
+from cdcd.diffusion.step_noise import step_noise
 from cdcd.diffusion.warping import TimeWarp, WarpConfig
 
 COUNT = 3000
@@ -83,21 +85,66 @@ def test_prefix_and_infill_match_the_exact_conditionals(given):
             assert float(z.abs().max()) < MAX_Z
 
 
-def solve(solver: str, num_steps: int, count: int = 16) -> torch.Tensor:
+DETERMINISTIC = [name for name, solver in SOLVERS.items() if isinstance(solver, Solver)]
+
+
+def solve(solver: str, num_steps: int, count: int = 16, **settings: Any) -> torch.Tensor:
     """x at a noise level where tokens are still undecided, so that the error is smooth."""
     process = ProcessConfig(t_min=2.0, t_max=PROCESS.t_max)
-    config = SamplingConfig(solver=solver, num_steps=num_steps)  # pyright: ignore[reportArgumentType]
+    config = SamplingConfig(solver=solver, num_steps=num_steps, **settings)  # pyright: ignore[reportArgumentType]
     schedule = TimeWarp(WarpConfig(bins="log"), process).double().schedule()
     times = time_grid(config, process, schedule, torch.float64)
     return sample(oracle(count), table(), noise(count), times, config).x
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@cache
+def reference(score_temperature: float = 1.0) -> torch.Tensor:
+    return solve("heun", 1500, score_temperature=score_temperature)
+
+
+def errors(solver: str, steps: tuple[int, int] = (80, 160), **settings: Any) -> list[torch.Tensor]:
+    exact = reference(settings.get("score_temperature", 1.0))
+    found = (solve(solver, num_steps, **settings) for num_steps in steps)
+    return [(x - exact).square().mean().sqrt() for x in found]
+
+
+@pytest.mark.parametrize("solver", DETERMINISTIC)
 def test_measured_order_equals_the_declared_one(solver):
-    reference = solve("heun", 1500)
-    few, many = (solve(solver, num_steps) for num_steps in (80, 160))
-    errors = [(x - reference).square().mean().sqrt() for x in (few, many)]
-    assert float((errors[0] / errors[1]).log2()) == pytest.approx(SOLVERS[solver].order, abs=0.2)
+    few, many = errors(solver)
+    assert float((few / many).log2()) == pytest.approx(SOLVERS[solver].order, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("solver", "settings"),
+    [("euler", {"exact_temperature": True}), ("heun", {"exact_temperature": True}), ("dpm++", {})],
+)
+def test_an_exact_temperature_has_the_same_limit_at_the_same_order(solver, settings):
+    """The reference divides the slope instead."""
+    few, many = errors(solver, score_temperature=0.7, **settings)
+    assert float((few / many).log2()) == pytest.approx(SOLVERS[solver].order, abs=0.25)
+
+
+def test_the_second_order_multistep_solver_is_better_than_euler_at_equal_calls():
+    assert float(errors("dpm++", (20, 40))[1]) < 0.2 * float(errors("euler", (20, 40))[1])
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_temperature_is_exact_where_the_prediction_stays(solver, temperature):
+    """x0_hat + (t_min/t_max)^(1/T)·(x − x0_hat), in any number of steps; no solver shows more at T = 1."""
+    config = SamplingConfig(
+        solver=solver,
+        num_steps=5,
+        score_temperature=temperature,
+        final_prediction="nearest",
+        noise_above=1e5,
+        exact_temperature=solver in ("euler", "heun"),
+    )
+    fixed, times, eps = noise(2, seed=1), log_grid(5), noise(2)
+    found = sample(lambda *_: Estimate(eps, fixed, None), table(), eps, times, config)
+    shrunk = (PROCESS.t_min / PROCESS.t_max) ** (1 / temperature)
+    expected = fixed + shrunk * (PROCESS.t_max * eps - fixed)
+    torch.testing.assert_close(found.x, expected)
 
 
 @dataclass
@@ -115,8 +162,9 @@ class Counting:
 @pytest.mark.parametrize("final", ["network", "nearest"])
 def test_evaluations_are_as_declared_and_see_the_most_recent_prediction(solver, final):
     config = SamplingConfig(solver=solver, num_steps=7, final_prediction=final)
-    estimator = Counting()
-    sample(estimator, table(), noise(2), log_grid(7), config)
+    estimator, keys = Counting(), torch.arange(2)
+    noise_at = lambda step: step_noise(keys, step, noise(2))  # noqa: E731
+    sample(estimator, table(), noise(2), log_grid(7), config, noise_at=noise_at)
     assert len(estimator.calls) == config.num_evaluations
     assert [state for _, state in estimator.calls] == [None, *range(1, len(estimator.calls))]
     if final == "network":

@@ -171,7 +171,7 @@ def test_ignore_eos_end_to_end(model, blank):
 # The callback
 
 
-@pytest.mark.parametrize("solver", ["euler", "heun"])
+@pytest.mark.parametrize("solver", ["euler", "heun", "dpm++", "ancestral", "bridge"])
 def test_the_callback_sees_every_step(model, solver):
     seen = []
     model.generate(
@@ -221,6 +221,11 @@ def test_settings_that_do_not_fit(model, trained, settings, message):
         ({}, {"self_conditioning": False}),
         ({}, {"nucleus": 0.5, "softmax_temperature": 0.7}),
         ({}, {"score_temperature": 0.5}),
+        ({}, {"score_temperature": 0.5, "exact_temperature": True}),
+        ({}, {"solver": "dpm++"}),
+        ({}, {"solver": "ancestral"}),
+        ({}, {"solver": "bridge"}),
+        ({}, {"stated_noise_scale": 1.2}),
         ({}, {"initial_noise_scale": 0.5}),
         ({}, {"warp": False, "rho": 7.0}),
         ({}, {"warp_temperature": 3.0, "warp_uniformity": 0.5}),
@@ -250,7 +255,7 @@ def test_replacement_conditions_a_model_without_masks(model):
 
 
 @pytest.mark.parametrize("final", ["network", "nearest"])
-@pytest.mark.parametrize("solver", ["euler", "heun"])
+@pytest.mark.parametrize("solver", ["euler", "heun", "dpm++", "ancestral", "bridge"])
 def test_the_number_of_network_calls_is_as_declared(model, monkeypatch, blank, solver, final):
     calls, network = [], model.sampler.network
     monkeypatch.setattr(

@@ -369,9 +369,10 @@ def test_guidance_is_the_extrapolation_of_two_calls():
 
 
 SETTINGS = {"plain": {}, "guided": {"guidance_scale": 2.0}}
+PUT_BACK = {name: {"solver": name} for name in ("ancestral", "bridge")}
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("settings", (SETTINGS | PUT_BACK).values(), ids=SETTINGS | PUT_BACK)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_sample_depends_on_its_text_and_place_alone(model, settings):
     if model == "autoregressive":
@@ -412,7 +413,7 @@ def overwritten(work):
     return replay
 
 
-@pytest.mark.parametrize("solver", ["euler", "heun"])
+@pytest.mark.parametrize("solver", ["euler", "heun", "dpm++", "ancestral"])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_recorded_calls_give_the_same(settings, solver):
     """Other texts and other noise from one recording a shape."""

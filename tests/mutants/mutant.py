@@ -4,8 +4,8 @@ The tables `faults/*.toml` hold the faults. An entry looks like this:
 
     ["sign of the Euler step"]                      # the fault's name
     within = "euler_step"                           # end of the dotted name of a scope in src/cdcd
-    right = "(t_next - t) * _1"                     # the code there, once
-    wrong = "(t - t_next) * _1"                     # the fault that replaces it
+    right = "(s_next - t) * _1"                     # the code there, once
+    wrong = "(t - s_next) * _1"                     # the fault that replaces it
     tests = "test_solvers.py -k enter_where"        # a test file under tests/, and which of its tests
 
 `within` names a function, class or module wherever it lives; "solvers.euler_step" is more precise,

@@ -13,8 +13,8 @@ MUTANTS = load_mutants()
 EULER = Mutant(
     name="an example",
     within="euler_step",
-    right="(t_next - t) * _1",
-    wrong="(t - t_next) * _1",
+    right="(s_next - t) * _1",
+    wrong="(t - s_next) * _1",
     tests="test_solvers.py -k enter_where",
 )
 
@@ -40,13 +40,13 @@ def faulty(folder, source, mutant=EULER):
 @pytest.mark.parametrize(
     "source",
     [
-        "def euler_step(x, t, t_next, d):\n    return x + (t_next - t) * d",
-        'def euler_step(x, t, t_next, slope):\n    """σ."""\n    return x + (\n        t_next\n - t) * (\n  slope(x))',
-        "class Any:\n    def euler_step(x, t, t_next, d): 'σ'; return x + (t_next - t) * d",
+        "def euler_step(x, t, s_next, d):\n    return x + (s_next - t) * d",
+        'def euler_step(x, t, s_next, slope):\n    """σ."""\n    return x + (\n        s_next\n - t) * (\n  slope(x))',
+        "class Any:\n    def euler_step(x, t, s_next, d): 'σ'; return x + (s_next - t) * d",
     ],
 )
 def test_layout_place_and_operand_do_not_matter(source, tmp_path):
-    expected = ast.unparse(ast.parse(source)).replace("t_next - t", "t - t_next")
+    expected = ast.unparse(ast.parse(source)).replace("s_next - t", "t - s_next")
     assert faulty(tmp_path, source) == expected
 
 
@@ -56,7 +56,7 @@ def test_layout_place_and_operand_do_not_matter(source, tmp_path):
         ("def heun_step(): pass", "an example: no function, class or module is named euler_step"),
         ("def euler_step(): pass", "an example: 0 matches in euler_step"),
         (
-            "def euler_step(): return (t_next - t) * 1 + (t_next - t) * 2",
+            "def euler_step(): return (s_next - t) * 1 + (s_next - t) * 2",
             "an example: 2 matches in euler_step",
         ),
     ],
@@ -80,6 +80,6 @@ def test_a_wildcard_that_stands_twice_stands_for_the_same(tmp_path):
 
 
 def test_a_fault_is_noticed_and_a_harmless_change_is_not():
-    harmless = replace(EULER, wrong="_1 * (t_next - t)")
+    harmless = replace(EULER, wrong="_1 * (s_next - t)")
     outcomes = run_all([EULER, harmless])
     assert [outcome.is_noticed for outcome in outcomes] == [True, False]

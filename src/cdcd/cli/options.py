@@ -27,7 +27,7 @@ UTILITIES = ("bleu", "chrf")
 
 _MAIN_SAMPLING: Fields = {
     ("diffusion/sampling.py", "SamplingConfig"): (
-        *("solver", "num_steps", "score_temperature", "guidance_scale", "nucleus"),
+        *("solver", "num_steps", "eta", "score_temperature", "guidance_scale", "nucleus"),
     ),
     ("config.py", "DecodingConfig"): ("temperature", "top_k"),
 }

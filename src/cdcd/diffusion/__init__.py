@@ -9,6 +9,7 @@ from cdcd.diffusion.estimator import Estimate, Estimator, Guided, NetworkEstimat
 from cdcd.diffusion.objective import Draws, ObjectiveConfig, training_loss
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.diffusion.sampling import SamplingConfig, sample, time_grid
+from cdcd.diffusion.step_noise import step_noise
 from cdcd.diffusion.warping import NoiseSchedule, TimeWarp, WarpConfig
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "WarpConfig",
     "draw_for_step",
     "sample",
+    "step_noise",
     "time_grid",
     "training_loss",
 ]

@@ -184,6 +184,20 @@ class NetworkEstimator:
 
 
 @dataclass(frozen=True, eq=False)
+class OtherNoiseLevel:
+    """An estimator that is told another noise level than the solver's: a multiple of it, up to t_max."""
+
+    estimator: Estimator
+    scale: float
+    t_max: float
+
+    def __call__(
+        self, x: Float[Tensor, "batch seq embed"], t: Float[Tensor, " batch"], state: Any
+    ) -> Estimate:
+        return self.estimator(x, (self.scale * t).clamp(max=self.t_max), state)
+
+
+@dataclass(frozen=True, eq=False)
 class Guided:
     """Classifier-free guidance (§6.4): extrapolate from the unconditional to the conditional x0_hat.
 

@@ -6,7 +6,7 @@ x0_hat = Σ_i p(token i | x, t) e_i,        score = (x0_hat − x) / t²
 from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from cdcd.diffusion.logits import in_parts
@@ -72,6 +72,38 @@ def expected_embedding(
     # Sorting for the nucleus needs much memory, compiled or not.
     x0_hat = in_parts(scaled, rows, even_compiled=nucleus < 1.0).to(table.dtype) / HALF_SCALE
     return x0_hat.view(*logits.shape[:-1], table.shape[-1])
+
+
+def invert(
+    probs: Float[Tensor, "positions vocab"], u: Float[Tensor, " positions"]
+) -> Int[Tensor, " positions"]:
+    """Returns the first token at which the distribution function exceeds `u`, a uniform number.
+
+    Tokens without probability are left out of the sums, so that rounding cannot draw one.
+    """
+    cdf = torch.where(probs > 0, probs.double().cumsum(-1), 0.0)
+    level = u.double()[:, None] * cdf.amax(-1, keepdim=True)
+    # Where there are several largest values, argmax returns the first.
+    return (cdf > level).to(torch.uint8).argmax(-1)
+
+
+def drawn_embeddings(
+    logits: Float[Tensor, "batch seq vocab"],
+    u: Float[Tensor, "batch seq"],
+    *,
+    table: Float[Tensor, "vocab embed"],
+    softmax_temperature: float = 1.0,
+    nucleus: float = 1.0,
+) -> Float[Tensor, "batch seq embed"]:
+    """Returns the embedding of a token drawn at each position, some positions at a time."""
+
+    def drawn(part: Tensor, level: Tensor) -> Tensor:
+        part = part.to(torch.promote_types(part.dtype, torch.float32))
+        shaped = probabilities(part, softmax_temperature=softmax_temperature, nucleus=nucleus)
+        return table[invert(shaped, level)]
+
+    rows = in_parts(drawn, logits.flatten(0, 1), u.flatten(), even_compiled=True)
+    return rows.unflatten(0, u.shape)
 
 
 def score(

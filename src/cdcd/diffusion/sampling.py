@@ -1,7 +1,8 @@
 """Sampling (§2.1, §6.4): noise -> [prediction -> score -> step] × N -> prediction -> tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -11,22 +12,44 @@ from torch import Tensor
 
 from cdcd.diffusion.embedding import nearest_token
 from cdcd.diffusion.estimator import Estimate, Estimator
+from cdcd.diffusion.interpolation import drawn_embeddings
 from cdcd.diffusion.process import ProcessConfig
-from cdcd.diffusion.solvers import SOLVERS, Slope
+from cdcd.diffusion.solvers import (
+    SOLVERS,
+    PutBack,
+    Rule,
+    Slope,
+    StepNoise,
+    StochasticSolver,
+    euler_step,
+)
 from cdcd.diffusion.warping import NoiseSchedule
 from cdcd.settings import Bounds, PositiveShare, Repeats, Scale, Settings, Share, Temperature
+
+NoiseAt = Callable[[int], StepNoise]
+"""Returns the random numbers of a step, by its index."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig(Settings):
     """Everything that can be set when sampling, with the paper's defaults (Table 2)."""
 
-    solver: Literal["euler", "heun"] = "euler"
-    """Step rule: `euler` (one network call a step) or `heun` (two)."""
+    solver: Literal["euler", "heun", "dpm++", "ancestral", "bridge"] = "euler"
+    """Step rule: `euler`, `heun` (two network calls a step) and `dpm++` (DPM-Solver++(2M)) solve the ODE;
+    `ancestral` puts noise back after each step, `bridge` draws a token for each position too."""
     num_steps: Repeats = 200
     """Number of steps from t_max to t_min."""
+    eta: Annotated[float, Bounds(0, 1_000)] = 1.0
+    """Amount of noise that `ancestral` and `bridge` put back: at 0 none, at 1 that of the reversed process,
+    at large values all."""
+    noise_above: Annotated[float, Bounds(0, 1_000_000)] = 0.0
+    """Lowest noise level from which a step puts noise back."""
+    noise_below: Annotated[float, Bounds(0, 1_000_000)] = 1_000_000.0
+    """Highest noise level from which a step puts noise back."""
     score_temperature: Temperature = 1.0
     """Divides the score; below 1 trades diversity for quality."""
+    exact_temperature: bool = False
+    """Integrate the score temperature exactly over each step of `euler` and `heun`, as other solvers do."""
     softmax_temperature: Temperature = 1.0
     """Temperature of the predicted token probabilities."""
     nucleus: PositiveShare = 1.0
@@ -35,6 +58,8 @@ class SamplingConfig(Settings):
     """Strength of the given tokens by classifier-free guidance; 1 is off."""
     initial_noise_scale: Annotated[float, Bounds(0, 1_000)] = 1.0
     """Scale of the initial noise."""
+    stated_noise_scale: Annotated[float, Bounds(0.1, 10)] = 1.0
+    """Factor on the noise level that the network is told, up to t_max; above 1 it relies less on x."""
     warp: bool = True
     """Space the steps by the learnt time warp; off: by `rho` alone."""
     warp_temperature: Temperature = 1.0
@@ -53,6 +78,23 @@ class SamplingConfig(Settings):
     """Clamp x0_hat; a choice only for models trained without self-conditioning."""
     replacement: bool = False
     """Condition by the replacement method; only for models trained without masks."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.noise_above < self.noise_below:
+            raise ValueError(
+                f"noise_above ({self.noise_above}) must be below noise_below ({self.noise_below})"
+            )
+
+    @property
+    def has_exact_temperature(self) -> bool:
+        """Returns whether the score temperature is integrated exactly over each step."""
+        return self.exact_temperature or SOLVERS[self.solver].is_exact
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Returns whether steps put noise back."""
+        return isinstance(SOLVERS[self.solver], StochasticSolver)
 
     @property
     def num_evaluations(self) -> int:
@@ -84,7 +126,7 @@ class StepInfo:
 
 @dataclass(frozen=True)
 class Sample:
-    """Tokens, and the state of the ODE at t_min."""
+    """Tokens, and x at t_min."""
 
     tokens: Int[Tensor, "batch seq"]
     x: Float[Tensor, "batch seq embed"]
@@ -124,6 +166,31 @@ def time_grid(
     return t
 
 
+def rule_of_step(
+    index: int,
+    levels: Sequence[float],
+    table: Float[Tensor, "vocab embed"],
+    config: SamplingConfig,
+    noise_at: NoiseAt | None,
+) -> Rule:
+    """Returns the rule of a step; one that puts no noise back, such as the last, is a step of the ODE."""
+    solver = SOLVERS[config.solver]
+    if not isinstance(solver, StochasticSolver):
+        return solver.step
+    is_last = index == len(levels) - 2
+    if is_last or not config.noise_above <= levels[index] <= config.noise_below:
+        return euler_step
+    if noise_at is None:
+        raise ValueError(f"solver {config.solver} puts noise back: give sample its noise_at")
+    embed = partial(
+        drawn_embeddings,
+        table=table,
+        softmax_temperature=config.softmax_temperature,
+        nucleus=config.nucleus,
+    )
+    return partial(solver.step, PutBack(noise_at(index), config.eta, embed))
+
+
 @torch.no_grad()
 def sample(
     estimator: Estimator,
@@ -132,22 +199,24 @@ def sample(
     times: Float[Tensor, " steps"],
     config: SamplingConfig,
     *,
+    noise_at: NoiseAt | None = None,
     callback: Callable[[StepInfo], None] | None = None,
 ) -> Sample:
-    """Solves the ODE from unit Gaussian `noise` along `times` and predicts tokens at its end."""
-    solver = SOLVERS[config.solver]
-    slope = Slope(estimator, config.score_temperature)
-    times = times.to(noise)
+    """Solves the ODE or SDE from unit Gaussian `noise` along `times` and predicts tokens at its end.
+
+    `noise_at` returns the random numbers of a step, for solvers that put noise back.
+    """
+    slope = Slope(estimator, config.score_temperature, config.has_exact_temperature)
     # Read once: a device that is asked at every step waits at every step.
-    levels = [] if callback is None else times.tolist()
-    x, state, estimate = times[0] * config.initial_noise_scale * noise, None, None
+    times, levels = times.to(noise), times.tolist()
+    x, step = times[0] * config.initial_noise_scale * noise, None
     for index, (t, t_next) in enumerate(pairwise(times)):
-        step = solver.step(slope, x, t, t_next, state)
-        x, estimate, state = step.x, step.estimate, step.estimate.state
+        step = rule_of_step(index, levels, table, config, noise_at)(slope, x, t, t_next, step)
+        x = step.x
         if callback is not None:
-            callback(StepInfo(index, config.num_steps, levels[index], estimate))
-    assert estimate is not None
+            callback(StepInfo(index, config.num_steps, levels[index], step.estimate))
+    assert step is not None
     if config.final_prediction == "nearest":
-        return Sample(nearest_token(estimate.x0_hat, table), x)
-    final = estimator(x, times[-1].expand(len(x)), state)
+        return Sample(nearest_token(step.estimate.x0_hat, table), x)
+    final = estimator(x, times[-1].expand(len(x)), step.estimate.state)
     return Sample(final.logits.argmax(-1), x)

@@ -25,6 +25,9 @@ DRAWN_AT = 0.5
 """Temperature of mask-predict decoding for several samples of a source that is always split alike, whose most
 probable tokens are nearly always the same."""
 
+PUT_BACK = ("eta", "noise_above", "noise_below")
+"""Settings of the noise that a stochastic solver puts back."""
+
 
 def names_of(settings: type) -> frozenset[str]:
     """Returns the names of a dataclass's fields."""
@@ -121,6 +124,11 @@ def _ode_settings(run: RunConfig, changes: Mapping[str, Any]) -> SamplingConfig:
         raise ValueError(
             "guidance needs a model trained with objective.conditioning_dropout above 0"
         )
+    if settings.solver == "bridge" and settings.guidance_scale != 1.0:
+        raise ValueError(
+            "solver bridge draws tokens, which guidance does not change: set guidance_scale to 1 or "
+            "choose another solver"
+        )
     if settings.replacement and run.task == "translation":
         raise ValueError("replacement is for given tokens; a translation has none")
     if settings.replacement and objective.masking != "none":
@@ -130,6 +138,8 @@ def _ode_settings(run: RunConfig, changes: Mapping[str, Any]) -> SamplingConfig:
     trained = "a model trained with self-conditioning"
     effects = [
         (settings.warp, "warp true", ("warp_temperature", "warp_uniformity")),
+        (settings.is_stochastic, "solver ancestral or bridge", PUT_BACK),
+        (settings.solver in ("euler", "heun"), "solver euler or heun", ("exact_temperature",)),
         (objective.self_conditioning, trained, ("self_conditioning",)),
     ]
     refuse_without_effect(changes, effects)

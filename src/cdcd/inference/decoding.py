@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from cdcd.config import DecodingConfig
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.diffusion.interpolation import probabilities
+from cdcd.diffusion.interpolation import invert, probabilities
 from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.encoder_decoder import EncodedSource
@@ -107,16 +107,3 @@ def keep_top_k(logits: Float[Tensor, "batch vocab"], k: int) -> Float[Tensor, "b
         return logits
     values, tokens = logits.topk(k, dim=-1)
     return torch.full_like(logits, -torch.inf).scatter(-1, tokens, values)
-
-
-def invert(
-    probs: Float[Tensor, "positions vocab"], u: Float[Tensor, " positions"]
-) -> Int[Tensor, " positions"]:
-    """Returns the first token at which the distribution function exceeds `u`.
-
-    Tokens without probability are left out of the sums, so that rounding cannot draw one.
-    """
-    cdf = torch.where(probs > 0, probs.double().cumsum(-1), 0.0)
-    level = u.double()[:, None] * cdf.amax(-1, keepdim=True)
-    # Where there are several largest values, argmax returns the first.
-    return (cdf > level).to(torch.uint8).argmax(-1)

@@ -13,13 +13,21 @@ from torch.nn import functional as F
 from cdcd.config import RunConfig
 from cdcd.data.tokenizers import Tokenizer
 from cdcd.diffusion.embedding import Projection
-from cdcd.diffusion.estimator import Condition, Estimator, Guided, NetworkEstimator, Replacement
+from cdcd.diffusion.estimator import (
+    Condition,
+    Estimator,
+    Guided,
+    NetworkEstimator,
+    OtherNoiseLevel,
+    Replacement,
+)
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo, sample, time_grid
+from cdcd.diffusion.step_noise import step_noise
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.inference.decoder_settings import DiffusionSettings, decoder_settings
 from cdcd.networks.capture import make_recorder
 from cdcd.networks.precision import Autocast, with_bfloat16_weights
-from cdcd.seeding import generator_for
+from cdcd.seeding import generator_for, key_for
 
 Callback = Callable[[StepInfo], None]
 
@@ -62,6 +70,8 @@ class SampleDraws:
     """Uniform numbers for tokens."""
     u_length: Float[Tensor, " batch"]
     """Uniform numbers for lengths."""
+    keys: Int[Tensor, " batch"]
+    """Keys of the numbers that are drawn at each step."""
 
 
 class DiffusionSampler:
@@ -87,7 +97,9 @@ class DiffusionSampler:
             noise = torch.randn(length, self.table.shape[1], generator=generator)
             uniform = torch.rand(length + 1, generator=generator)
             drawn.append((noise, uniform[:-1], uniform[-1]))
-        return SampleDraws(*(torch.stack(part).to(self.table) for part in zip(*drawn, strict=True)))
+        noise, u, u_length = (torch.stack(part).to(self.table) for part in zip(*drawn, strict=True))
+        keys = torch.tensor([key_for(*seed, "steps") for seed in seeds], device=self.table.device)
+        return SampleDraws(noise, u, u_length, keys)
 
     def estimator(
         self,
@@ -134,6 +146,9 @@ class DiffusionSampler:
             # A recording needs fixed shapes.
             only_noisy=not is_ode and self.recorder is None,
         )
+        if config.stated_noise_scale != 1.0:
+            t_max = self.run.process.t_max
+            estimator = OtherNoiseLevel(estimator, config.stated_noise_scale, t_max)
         if config.replacement:
             assert noise is not None
             estimator = Replacement(estimator, given, is_noisy, noise)
@@ -144,14 +159,15 @@ class DiffusionSampler:
     def solve(
         self,
         estimator: Estimator,
-        noise: Tensor,
+        draws: SampleDraws,
         settings: SamplingConfig,
         callback: Callback | None,
     ) -> Int[Tensor, "batch seq"]:
-        """Returns the tokens at the end of the ODE that starts at `noise`."""
-        schedule = self.warp.schedule()
+        """Returns the tokens at the end of the ODE or SDE that starts at the noise of `draws`."""
+        schedule, noise = self.warp.schedule(), draws.noise
         times = time_grid(settings, self.run.process, schedule, self.table.dtype)
-        return sample(estimator, self.table, noise, times, settings, callback=callback).tokens
+        more = {"noise_at": lambda step: step_noise(draws.keys, step, noise), "callback": callback}
+        return sample(estimator, self.table, noise, times, settings, **more).tokens
 
     def start(self, noise: Float[Tensor, "batch seq embed"]) -> tuple[Tensor, Tensor]:
         """Returns noise at the highest noise level, and that level for each row."""

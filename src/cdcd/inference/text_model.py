@@ -188,7 +188,7 @@ class DiffusionTextModel(TextModel):
         estimator = partial(self.sampler.estimator, settings=settings, noise=draws.noise)
         if isinstance(settings, SamplingConfig):
             given = estimator(tokens, is_noisy)
-            predicted = self.sampler.solve(given, draws.noise, settings, callback)
+            predicted = self.sampler.solve(given, draws, settings, callback)
             return torch.where(is_noisy, predicted, tokens)
         x, t = self.sampler.start(draws.noise)
         return mask_predict(

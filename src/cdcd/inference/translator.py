@@ -171,9 +171,8 @@ class DiffusionTranslator(Translator):
 
         if isinstance(settings, MaskPredictConfig):
             return self._mask_predict(self._split_anew(source, seeds), seeds, settings, callback)
-        noise = self.sampler.draw(seeds).noise
         estimator = self.conditioned(source, settings)(*self._nothing_given(len(seeds)))
-        tokens = self.sampler.solve(estimator, noise, settings, callback)
+        tokens = self.sampler.solve(estimator, self.sampler.draw(seeds), settings, callback)
         return Predicted(tokens, torch.zeros(len(tokens)))
 
     def _split_anew(
