@@ -17,11 +17,12 @@ from cdcd.data.order import keys_for
 from cdcd.data.sequences import InMemory
 from cdcd.data.subword_sampling import SubwordSampler
 from cdcd.data.vocabulary import EOS, PAD
+from cdcd.diffusion.estimator import EstimatorFor
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo
 from cdcd.inference.beam import beam_search
 from cdcd.inference.decoder_settings import DiffusionSettings
 from cdcd.inference.decoding import decode_targets, draw_uniform
-from cdcd.inference.mask_predict import EstimatorFor, Predicted, ends_at, mask_predict
+from cdcd.inference.mask_predict import Predicted, ends_at, mask_predict
 from cdcd.inference.model import Callback, Model, check_counts
 from cdcd.metrics.bleu import utility_for
 from cdcd.metrics.mbr import mbr_batch
