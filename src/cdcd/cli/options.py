@@ -219,6 +219,11 @@ def evaluate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
     )
     _path(parser, "--baseline", "RUN", "autoregressive baseline")
     parser.add_argument(
+        "--likelihood",
+        action="store_true",
+        help="likelihood of held-out text under language models, without samples or a judge",
+    )
+    parser.add_argument(
         "--data", metavar="PATH", type=argument(str), help="the runs' text, if it has moved"
     )
     for name, text in (
@@ -246,6 +251,7 @@ def evaluate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
 
 
 def _evaluation_settings(parser: argparse.ArgumentParser, translations: Any) -> None:
+    from cdcd.evaluation.likelihood import LikelihoodConfig
     from cdcd.evaluation.text_evaluation import EvaluationConfig
     from cdcd.evaluation.translation_evaluation import TranslationConfig
 
@@ -255,6 +261,10 @@ def _evaluation_settings(parser: argparse.ArgumentParser, translations: Any) -> 
     names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(of_both))
     translations.description = f"Also {names}."
     add_options(translations, TranslationConfig, leave_out={"counts", *of_texts})
+    likelihoods: Any = parser.add_argument_group("for --likelihood", "Also --self-conditioning.")
+    # It is a setting of sampling, too.
+    shared = {"self_conditioning", *of_texts}
+    add_options(likelihoods, LikelihoodConfig, leave_out=shared)
     _all_decoders(parser)
 
 
