@@ -65,8 +65,9 @@ def evaluate_texts(options: Any) -> None:
     from cdcd.evaluation.text_evaluation import Evaluation, EvaluationConfig
     from cdcd.evaluation.translation_evaluation import TranslationConfig
 
-    own, others = _names(EvaluationConfig) | OF_SAMPLING, [TranslationConfig, LikelihoodConfig]
-    _refuse(options, own, others, "samples of language models", "source", "reference")
+    own = _names(EvaluationConfig) | OF_SAMPLING
+    _refuse(options, own, [TranslationConfig], "language models", "source", "reference")
+    _refuse(options, own, [LikelihoodConfig], "samples, only for --likelihood")
     if options.judge is None:
         raise ValueError("the text of a language model needs a judge: --judge RUN|hf:NAME")
     settings = sweep_settings(options.sweep)
