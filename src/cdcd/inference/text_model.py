@@ -3,7 +3,7 @@
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -143,16 +143,12 @@ class TextModel(Model):
             is_noisy = torch.tensor([each.is_noisy for each in batch], device=self.device)
             tokens = torch.tensor(rows, device=self.device)
             filled = self.fill(tokens, is_noisy, seeds, chosen, callback=callback)
-            made_of = zip(batch, seeds, filled.tolist(), strict=True)
-            generated = [
-                self._generated(each, own_seed, row[:limit], ignore_eos)
-                for each, own_seed, row in made_of
-            ]
+            scores: list[float | None] = [None] * len(batch)
             if best_of > 1:
                 scores = self.scores(filled, is_noisy, seed).tolist()
-                pairs = zip(generated, scores, strict=True)
-                generated = [replace(each, score=score) for each, score in pairs]
-            done += generated
+            columns = zip(batch, seeds, filled.tolist(), scores, strict=True)
+            for each, own_seed, row, score in columns:
+                done.append(self._generated(each, own_seed, row[:limit], ignore_eos, score))
         return done if best_of == 1 else best_by_score(done, best_of)
 
     def scores(
@@ -177,7 +173,12 @@ class TextModel(Model):
         """
 
     def _generated(
-        self, canvas: Canvas, seed: tuple[int, int], row: list[int], ignore_eos: bool
+        self,
+        canvas: Canvas,
+        seed: tuple[int, int],
+        row: list[int],
+        ignore_eos: bool,
+        score: float | None = None,
     ) -> Generated:
         is_given = tuple(not noisy for noisy in canvas.is_noisy[: len(row)])
         # The document ends at the first EOS that no given text follows.
@@ -186,7 +187,7 @@ class TextModel(Model):
         if not ignore_eos and EOS in row[first:]:
             row = row[: row.index(EOS, first)]
             is_given = is_given[: len(row)]
-        return Generated(self.tokenizer.decode(row), tuple(row), is_given, seed)
+        return Generated(self.tokenizer.decode(row), tuple(row), is_given, seed, score)
 
 
 class DiffusionTextModel(TextModel):
