@@ -15,6 +15,7 @@ from cdcd.evaluation.judge import Judge, RunReader, num_bytes
 from cdcd.evaluation.likelihood import METHODS, LikelihoodConfig, LikelihoodEvaluation, Part
 from cdcd.evaluation.texts import Texts
 from cdcd.languages import markov_chain
+from cdcd.networks.capture import Recorder
 from cdcd.settings import hints_of
 
 MARKOV = {
@@ -106,6 +107,26 @@ def test_a_sequence_does_not_depend_on_its_batch(runs, name):
     torch.testing.assert_close(total_of(at_once, name), total_of(parts, name))
     other = total_of(evaluation(runs, seed=1), name)
     assert not torch.allclose(total_of(at_once, name), other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recorded_calls_give_the_same_likelihood(runs, name):
+    """Also where an evaluation overwrites the logits of the one before, as a CUDA graph does."""
+    plain, recorded = evaluation(runs, batch_size=7), evaluation(runs, batch_size=7)
+    recorded.systems[0].model.sampler.recorder = Recorder(overwriting)
+    torch.testing.assert_close(total_of(recorded, name), total_of(plain, name))
+
+
+def overwriting(work):
+    """A recording whose logits are those of its last call."""
+    kept = []
+
+    def replay():
+        estimate = work()
+        kept[:] = kept or [torch.empty_like(estimate.logits)]
+        return replace(estimate, logits=kept[0].copy_(estimate.logits))
+
+    return replay
 
 
 @pytest.mark.parametrize("order", [0, 1])

@@ -143,12 +143,10 @@ def diffusion_bound(
     x0 = F.embedding(tokens, table)
     process = schedule.process
     t_min = torch.full_like(u[0], process.t_min)
-    last = predict(
-        estimator,
-        add_noise(x0, t_min, next(noise)),
-        t_min,
-        self_conditioned=self_conditioned,
-    )
+    x = add_noise(x0, t_min, next(noise))
+    last = predict(estimator, x, t_min, self_conditioned=self_conditioned)
+    # At once: a recorded estimator overwrites its logits in the next call.
+    nll = cross_entropies(last.logits, tokens).to(u.dtype)
     diffusion = torch.zeros_like(t_min)
     for each in u:
         t = schedule.noise_levels(each)
@@ -156,7 +154,6 @@ def diffusion_bound(
         x0_hat = predict(estimator, x, t, self_conditioned=self_conditioned).x0_hat
         weight = 1 / (t**3 * schedule.density_in_t(t))
         diffusion += weight * _squared(x0 - x0_hat, is_noisy) / len(u)
-    nll = cross_entropies(last.logits, tokens).to(u.dtype)
     return Bound(
         prior=_squared(x0, is_noisy) / (2 * process.t_max**2),
         diffusion=diffusion,
