@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from rich.console import Console
 from torch import Tensor
 
@@ -86,7 +86,15 @@ class Part:
     def seeds(self, seed: int) -> list[tuple[int, ...]]:
         return [(seed, row) for row in self.rows]
 
+    def on(
+        self, device: torch.device
+    ) -> tuple[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]]:
+        """Returns the tokens and where they are predicted, on a device."""
+        return self.texts.tokens.to(device), self.texts.is_generated.to(device)
 
+
+Order = Literal["left to right", "random order"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 Nats = dict[str, Float[Tensor, " batch"]]
 """−ln p of each sequence as the sum of named parts."""
 
@@ -117,34 +125,39 @@ def autoregressive_nats(
 
 
 def chain_rule_nats(
-    model: DiffusionTextModel, part: Part, config: LikelihoodConfig, *, order: str
+    model: DiffusionTextModel, part: Part, config: LikelihoodConfig, *, order: Order
 ) -> Nats:
-    """Returns the exact −ln p of the decoder that draws one token after another in this order.
+    """Returns the exact −ln p of the decoder that draws one token after another in this order."""
+    draws = model.sampler.draw(part.seeds(config.seed))
+    tokens, is_noisy = part.on(model.device)
+    # Under these settings only noisy positions are predicted.
+    estimator_for = partial(model.sampler.estimator, settings=MaskPredictConfig())
+    ranks, (x, t) = ranks_in(order, is_noisy, draws.u), model.sampler.start(draws.noise)
+    asked = {"self_conditioned": config.self_conditioning}
+    return counted_nats(chain_rule(estimator_for, tokens, ranks, x, t, **asked), part, order)
+
+
+def ranks_in(
+    order: Order, is_noisy: Bool[Tensor, "batch seq"], u: Float[Tensor, "batch seq"]
+) -> Int[Tensor, "batch seq"]:
+    """Returns the rank of each noisy position in an order; `u` makes a random one."""
+    return left_to_right(is_noisy) if order == "left to right" else random_order(is_noisy, u)
+
+
+def counted_nats(nats: Float[Tensor, "batch seq"], part: Part, order: Order) -> Nats:
+    """Returns the sum over the tokens that a decoder of this order draws.
 
     Left to right, padding after the end of the document is not reached; in a random order it is predicted
     with the rest.
     """
-    draws = model.sampler.draw(part.seeds(config.seed))
-    tokens, is_noisy = (
-        each.to(model.device) for each in (part.texts.tokens, part.texts.is_generated)
-    )
-    ranks = left_to_right(is_noisy) if order == "left" else random_order(is_noisy, draws.u)
-    # Under these settings only noisy positions are predicted.
-    estimator_for = partial(model.sampler.estimator, settings=MaskPredictConfig())
-    x, t = model.sampler.start(draws.noise)
-    nats = chain_rule(
-        estimator_for, tokens, ranks, x, t, self_conditioned=config.self_conditioning
-    ).cpu()
-    counted = part.is_counted if order == "left" else part.texts.is_generated
-    return {"tokens": (nats.double() * counted).sum(1)}
+    counted = part.is_counted if order == "left to right" else part.texts.is_generated
+    return {"tokens": (nats.cpu().double() * counted).sum(1)}
 
 
 def bound_nats(model: DiffusionTextModel, part: Part, config: LikelihoodConfig) -> Nats:
     """Returns the diffusion bound on −ln p of all that is not given, padding included."""
     sampler, table = model.sampler, model.sampler.table
-    tokens, is_noisy = (
-        each.to(table.device) for each in (part.texts.tokens, part.texts.is_generated)
-    )
+    tokens, is_noisy = part.on(table.device)
     generators = [generator_for(config.seed, "bound", row) for row in part.rows]
     offsets = torch.stack([torch.rand((), generator=each) for each in generators]).to(table)
     bound = diffusion_bound(
@@ -169,8 +182,7 @@ def _noise(generators: Sequence[torch.Generator], shape: tuple[int, int], like: 
 
 METHODS: Mapping[str, Sequence[Method]] = {
     "diffusion": [
-        Method("left to right", partial(chain_rule_nats, order="left"), needs_masks=True),
-        Method("random order", partial(chain_rule_nats, order="random"), needs_masks=True),
+        *(Method(name, partial(chain_rule_nats, order=name), needs_masks=True) for name in ORDERS),
         Method("diffusion bound", bound_nats, is_bound=True),
     ],
     "autoregressive": [Method("left to right", autoregressive_nats)],
