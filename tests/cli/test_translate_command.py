@@ -313,7 +313,7 @@ def test_the_options_are_the_fields_of_all_settings(capsys):
     assert cdcd_main("translate", "--help-all") == 0
     shown = set(re.findall(r"^  --([a-z-]+)", capsys.readouterr().out, flags=re.MULTILINE))
     own = {"source", "out", "num-samples", "seed", "batch-size", "utility", "long", "checkpoint"}
-    own |= {"device", "dtype", "compile", "json", "decoder"}
+    own |= {"device", "dtype", "compile", "json", "decoder", "score-weight"}
     settings = {name for decoder in DECODERS for name in names_of(decoder)}
     assert shown - own == {name.replace("_", "-") for name in settings}
 

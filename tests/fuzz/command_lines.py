@@ -157,6 +157,7 @@ RIGHT = [
     *(["sample", run, "--device", "cpu"] for run in ("run", "baseline", "masked")),
     ["sample", "run", *TINY_SAMPLING, "--prompt", "One sunny day", "--json"],
     ["sample", "run", *TINY_SAMPLING, "--decoder", "mask-predict"],
+    ["sample", "run", *TINY_SAMPLING, "--best-of", "2"],
     ["infill", "run", "One [3] day", *TINY_SAMPLING],
     ["infill", "baseline", "One [3] day"],
     ["infill", "masked", "One [3] day", *TINY_SAMPLING, "--order", "confidence"],
@@ -167,6 +168,7 @@ RIGHT = [
     ["plot", "baseline", "--out", "new"],
     ["evaluate", "run", "--judge", "baseline", *TINY_EVALUATION],
     ["evaluate", "run", "--judge", "baseline", "--baseline", "baseline", *TINY_EVALUATION],
+    ["evaluate", "run", "--likelihood", "--num-samples", "4", "--num-levels", "2", "--device", "cpu"],
     ["evaluate", "translator", "--num-sentences", "2", *TINY_SAMPLING],
     *([*PREPARE, source, "--tokenizer", "words", "--workers", "1"]
       for source in ("text.txt", "rows.jsonl", "rows.csv")),

@@ -1,11 +1,16 @@
 """`cdcd evaluate`."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from cdcd.cli.model_options import chosen_settings
+from cdcd.inference.decoder_settings import DECODERS
 from cdcd.settings import chosen
+
+OF_SAMPLING = {"self_conditioning"}
+"""Settings of sampling that evaluations without samples have too."""
 
 
 def _names(config: type) -> set[str]:
@@ -22,18 +27,47 @@ def evaluate(options: Any) -> None:
 
     task = RunDirectory(options.runs[0]).config.task
     options.out = options.out or options.runs[0] / "evaluation"
+    evaluation = evaluate_likelihoods if options.likelihood else evaluate_texts
+    if task == "translation":
+        evaluation = evaluate_translations
     with locked(options.out):
-        (evaluate_translations if task == "translation" else evaluate_texts)(options)
+        evaluation(options)
+
+
+def evaluate_likelihoods(options: Any) -> None:
+    from rich.console import Console
+
+    from cdcd.evaluation.likelihood import LikelihoodConfig, LikelihoodEvaluation
+    from cdcd.evaluation.text_evaluation import EvaluationConfig
+    from cdcd.evaluation.translation_evaluation import TranslationConfig
+
+    own, others = _names(LikelihoodConfig), [EvaluationConfig, TranslationConfig, *DECODERS]
+    more = ("judge", "source", "reference", "sweep", "baseline_sweep")
+    _refuse(options, own, others, "--likelihood, which samples nothing", *more)
+    evaluation = LikelihoodEvaluation(
+        options.runs,
+        LikelihoodConfig(**chosen(options, LikelihoodConfig)),
+        baseline=options.baseline,
+        data=options.data,
+        device=options.device,
+        dtype=options.dtype,
+        compile=options.compile,
+        console=Console(stderr=True),
+    )
+    _show(evaluation.report(), options.out)
 
 
 def evaluate_texts(options: Any) -> None:
     from rich.console import Console
 
+    from cdcd.evaluation.likelihood import LikelihoodConfig
     from cdcd.evaluation.sweep import sweep_settings
     from cdcd.evaluation.text_evaluation import Evaluation, EvaluationConfig
     from cdcd.evaluation.translation_evaluation import TranslationConfig
 
-    _refuse(options, EvaluationConfig, TranslationConfig, "language models", "source", "reference")
+    own = _names(EvaluationConfig) | OF_SAMPLING
+    _refuse(options, own, [TranslationConfig], "language models", "source", "reference")
+    _refuse(options, own, [LikelihoodConfig], "samples, only for --likelihood")
     if options.judge is None:
         raise ValueError("the text of a language model needs a judge: --judge RUN|hf:NAME")
     settings = sweep_settings(options.sweep)
@@ -57,13 +91,15 @@ def evaluate_translations(options: Any) -> None:
     from rich.console import Console
 
     from cdcd.evaluation.held_out_pairs import held_out_pairs
+    from cdcd.evaluation.likelihood import LikelihoodConfig
     from cdcd.evaluation.sweep import sweep_settings
     from cdcd.evaluation.systems import load_systems
     from cdcd.evaluation.text_evaluation import EvaluationConfig
     from cdcd.evaluation.translation_evaluation import TranslationConfig, TranslationEvaluation
     from cdcd.inference.load import load_translator
 
-    _refuse(options, TranslationConfig, EvaluationConfig, "translators", "judge")
+    own, others = _names(TranslationConfig) | OF_SAMPLING, [EvaluationConfig, LikelihoodConfig]
+    _refuse(options, own, others, "translators", "judge", "likelihood")
     if (options.source is None) != (options.reference is None):
         raise ValueError("a test set of one's own is --source FILE and --reference FILE: give both")
     files = None if options.source is None else (options.source, options.reference)
@@ -102,10 +138,10 @@ def _show(report: Any, folder: Path) -> None:
         print(path)
 
 
-def _refuse(options: Any, own: type, other: type, what: str, *more: str) -> None:
-    """Refuses options of the other kind of model."""
-    given = {name for name in more if getattr(options, name) is not None}
-    given |= set(chosen(options, other)) - _names(own)
+def _refuse(options: Any, own: set[str], others: Sequence[type], what: str, *more: str) -> None:
+    """Refuses options of other kinds of evaluation."""
+    given = {name for name in more if getattr(options, name)}
+    given |= {name for other in others for name in chosen(options, other)} - own
     if given:
         raise ValueError(f"{_options(given)}: not for {what}; leave it out")
 

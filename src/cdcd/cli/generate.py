@@ -10,7 +10,7 @@ from rich.console import Console
 from cdcd.cli.display import SamplingProgress, marked
 from cdcd.cli.model_options import chosen_settings, load_options
 from cdcd.inference.load import load
-from cdcd.inference.text_model import Canvas, TextModel
+from cdcd.inference.text_model import Canvas, Generated, TextModel
 
 
 def sample(options: Any) -> None:
@@ -36,13 +36,14 @@ def _generate(options: Any, model: TextModel, canvases: Sequence[Canvas], **more
             canvases,
             num_samples=options.num_samples,
             seed=options.seed,
+            best_of=options.best_of,
             batch_size=options.batch_size,
             callback=progress,
             **settings,
             **more,
         )
     if options.json:
-        report = {"settings": settings, "samples": [asdict(each) for each in generated]}
+        report = {"settings": settings, "samples": [_as_dict(each) for each in generated]}
         print(json.dumps(report, ensure_ascii=False))
         return
     console = Console(soft_wrap=True)
@@ -51,3 +52,8 @@ def _generate(options: Any, model: TextModel, canvases: Sequence[Canvas], **more
             console.print(marked(each, model.tokenizer))
         else:
             print(each.text)
+
+
+def _as_dict(generated: Generated) -> dict[str, Any]:
+    """Returns a sample as JSON has it, with its score where it has one."""
+    return {name: value for name, value in asdict(generated).items() if value is not None}

@@ -14,6 +14,7 @@ from cdcd.settings import (
     Seed,
     Size,
     Steps,
+    Weight,
     add_number,
     add_options,
     argument,
@@ -105,6 +106,7 @@ def train_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
 
 def sample_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
     _generation_options(parser, "samples for each text")
+    _best_of(parser)
     prompts = parser.add_mutually_exclusive_group()
     prompts.add_argument("--prompt", metavar="TEXT", default="", help="begin with this text")
     _path(prompts, "--prompt-file", "PATH", "one prompt a line")
@@ -117,6 +119,7 @@ def sample_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
 
 def infill_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
     _generation_options(parser, "samples for each text")
+    _best_of(parser)
     parser.add_argument(
         "text",
         metavar="TEXT",
@@ -141,6 +144,13 @@ def translate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
     _path(parser, "--out", "FILE", "output file (default: stdout)")
     parser.add_argument(
         "--utility", choices=UTILITIES, default="bleu", help="measure of how alike samples are"
+    )
+    add_number(
+        parser,
+        "--score-weight",
+        Weight,
+        "points of the utility for each nat of denoising score a token, where one of several samples is taken",
+        default=0.0,
     )
     parser.add_argument(
         "--long",
@@ -219,6 +229,11 @@ def evaluate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
     )
     _path(parser, "--baseline", "RUN", "autoregressive baseline")
     parser.add_argument(
+        "--likelihood",
+        action="store_true",
+        help="likelihood of held-out text under language models, without samples or a judge",
+    )
+    parser.add_argument(
         "--data", metavar="PATH", type=argument(str), help="the runs' text, if it has moved"
     )
     for name, text in (
@@ -249,6 +264,7 @@ def evaluate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
 
 
 def _evaluation_settings(parser: argparse.ArgumentParser, translations: Any) -> None:
+    from cdcd.evaluation.likelihood import LikelihoodConfig
     from cdcd.evaluation.text_evaluation import EvaluationConfig
     from cdcd.evaluation.translation_evaluation import TranslationConfig
 
@@ -258,6 +274,10 @@ def _evaluation_settings(parser: argparse.ArgumentParser, translations: Any) -> 
     names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(of_both))
     translations.description = f"Also {names}."
     add_options(translations, TranslationConfig, leave_out={"counts", *of_texts})
+    likelihoods: Any = parser.add_argument_group("for --likelihood", "Also --self-conditioning.")
+    # It is a setting of sampling, too.
+    shared = {"self_conditioning", *of_texts}
+    add_options(likelihoods, LikelihoodConfig, leave_out=shared)
     _all_decoders(parser)
 
 
@@ -286,6 +306,11 @@ def _generation_options(
     add_number(parser, "--checkpoint", Steps, "step of the checkpoint; default: the last")
     parser.add_argument("--json", action="store_true", help="print JSON")
     _device_options(parser)
+
+
+def _best_of(parser: argparse.ArgumentParser) -> None:
+    text = "samples drawn for each that is shown, the one with the best denoising score"
+    add_number(parser, "--best-of", Repeats, text, default=1)
 
 
 def _device_options(parser: argparse.ArgumentParser) -> None:

@@ -32,6 +32,7 @@ def translate(options: Any) -> None:
             pieces.texts,
             num_samples=options.num_samples,
             utility=options.utility,
+            score_weight=options.score_weight,
             seed=options.seed,
             batch_size=options.batch_size,
             callback=progress,

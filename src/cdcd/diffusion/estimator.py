@@ -8,6 +8,7 @@ Two estimators are equal only if they are the same one (`eq=False`): comparing t
 and torch.compile cannot call an object whose hash is made from its fields.
 """
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -41,6 +42,10 @@ class Estimator(Protocol):
     def __call__(
         self, x: Float[Tensor, "batch seq embed"], t: Float[Tensor, " batch"], state: Any
     ) -> Estimate: ...
+
+
+EstimatorFor = Callable[[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]], Estimator]
+"""Returns the estimator that is given these tokens, but for the noisy ones."""
 
 
 @runtime_checkable

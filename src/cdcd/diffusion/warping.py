@@ -135,6 +135,12 @@ class NoiseSchedule:
         """Returns the density of the noise levels with respect to the reference coordinate."""
         return self.cdf.density(to_unit(t, self.process, self.bins))
 
+    def density_in_t(self, t: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+        """Returns du/dt, the density of the noise levels in t itself."""
+        low, high = self.process.t_min, self.process.t_max
+        dt_dr = t * math.log(high / low) if self.bins == "log" else high - low
+        return self.density(t) / dt_dr
+
     def adjusted(self, *, temperature: float = 1.0, uniformity: float = 0.0) -> "NoiseSchedule":
         """Applies the temperature first, then the uniformity (App. A.6)."""
         cdf = self.cdf if temperature == 1.0 else self.cdf.tempered(temperature)

@@ -35,16 +35,11 @@ class ExactScores:
 def exact_scores(
     texts: Texts, data: DataConfig, tokenizer: Tokenizer, judge: Judge
 ) -> ExactScores | None:
-    """Returns exact scores of whole sequences of a built-in corpus; None if they are not known.
-
-    They are known for whole documents in words, each in a sequence of its own.
-    """
-    is_whole = data.layout == "documents" or data.source == "markov"
-    if data.source not in BUILT_IN or not is_whole or not isinstance(tokenizer, WordTokenizer):
-        return None
+    """Returns exact scores of whole sequences of a built-in corpus; None if they are not known."""
     whole = Texts(texts.tokens, torch.ones_like(texts.is_generated)).until_end()
-    find = _tales if data.source == "tales" else _markov
-    log_probs = find(whole, data, tokenizer)
+    log_probs = exact_log_probs(whole, data, tokenizer)
+    if log_probs is None:
+        return None
     possible = torch.tensor([p is not None for p in log_probs])
     if not bool(possible.any()):
         return ExactScores(0.0, None, None)
@@ -55,6 +50,21 @@ def exact_scores(
         nll=-sum(p for p in log_probs if p is not None) / count,
         judge_nll=float(judge.nats(right).sum()) / count,
     )
+
+
+def exact_log_probs(
+    whole: Texts, data: DataConfig, tokenizer: Tokenizer
+) -> list[float | None] | None:
+    """Returns the log-probabilities of whole sequences in a built-in language; None if they are not known.
+
+    They are known for whole documents in words, each in a sequence of its own. A sequence that is none of
+    the language has none.
+    """
+    is_whole = data.layout == "documents" or data.source == "markov"
+    if data.source not in BUILT_IN or not is_whole or not isinstance(tokenizer, WordTokenizer):
+        return None
+    find = _tales if data.source == "tales" else _markov
+    return find(whole, data, tokenizer)
 
 
 def _tales(texts: Texts, data: DataConfig, tokenizer: Tokenizer) -> list[float | None]:

@@ -40,9 +40,9 @@ FEWEST_FOR_MAUVE = 100
 class EvaluationConfig(Settings):
     """The way in which samples are drawn and measured."""
 
-    protocol: Literal["half", "random"] = "half"
-    """Given prefix: `half` the sequence (the paper's tables 1 and 2), or a `random` length from nothing to
-    half (its Table 3)."""
+    protocol: Literal["half", "random", "none"] = "half"
+    """Given prefix: `half` the sequence (the paper's tables 1 and 2), a `random` length from nothing to
+    half (its Table 3), or `none`."""
     sequences: Literal["layout", "documents"] = "layout"
     """Held-out sequences: in the run's own `layout`, or only `documents` that fill one, cropped to it; an
     autoregressive model then never ends a document (§6.5)."""
@@ -252,7 +252,11 @@ class Evaluation:
 
     def _protocol(self) -> dict[str, Any]:
         half = self.model.length // 2
-        prefix = {"half": f"a prefix of {half} given", "random": f"a prefix of 0 to {half} given"}
+        prefix = {
+            "half": f"a prefix of {half} given",
+            "random": f"a prefix of 0 to {half} given",
+            "none": "nothing given",
+        }
         configs = {
             BASELINE if each.is_baseline else each.run: described(each.model.config)
             for each in self.systems

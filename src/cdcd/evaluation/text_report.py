@@ -1,6 +1,6 @@
 """A report on generated texts: one row for each system and setting, as a table, JSON and pictures."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -43,16 +43,8 @@ class Row:
     measured: list[Measured]
 
     def mean(self, name: str) -> tuple[float, float]:
-        """Returns the mean of a value over runs, and its standard error, which is 0 if it is not known.
-
-        The error is over runs where there are several, each with its own training seed, and over
-        samples otherwise.
-        """
-        measures = [_interval(getattr(each, name)) for each in self.measured]
-        if len(measures) > 1:
-            return mean_and_error([each.value for each in measures])
-        [only] = measures
-        return only.value, (only.high - only.low) / (2 * 1.96)
+        """Returns the mean of a value over runs, and its standard error, which is 0 if it is not known."""
+        return mean_over_runs([getattr(each, name) for each in self.measured])
 
     @property
     def label(self) -> str:
@@ -61,6 +53,18 @@ class Row:
     @property
     def first(self) -> Measured:
         return self.measured[0]
+
+
+def mean_over_runs(measures: Sequence[Interval | float]) -> tuple[float, float]:
+    """Returns the mean of a value over runs, and its standard error.
+
+    The error is over runs where there are several, each with its own training seed, and over samples
+    otherwise.
+    """
+    if len(measures) > 1:
+        return mean_and_error([_interval(each).value for each in measures])
+    only = _interval(measures[0])
+    return only.value, (only.high - only.low) / (2 * 1.96)
 
 
 def _interval(measure: Interval | float) -> Interval:

@@ -1,7 +1,8 @@
 """Texts under evaluation: real or generated sequences, with the positions that are measured.
 
 The paper's protocols (§6.2, §6.5): for AR-NLL and entropy a prefix of half the sequence is given; for
-MAUVE (Table 3) a prefix of random length from nothing to half.
+MAUVE (Table 3) a prefix of random length from nothing to half. Nothing is given for the likelihood of
+whole sequences.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from cdcd.data.vocabulary import EOS
 from cdcd.inference.text_model import TextModel
 from cdcd.seeding import generator_for
 
-Protocol = Literal["half", "random"]
+Protocol = Literal["half", "random", "none"]
 ROWS_AT_ONCE = 1 << 17
 
 
@@ -95,6 +96,8 @@ def _generated(tokens: Tensor, protocol: Protocol, seed: int) -> Bool[Tensor, "s
     if protocol == "random":
         generator = generator_for(seed, "prompt lengths")
         given = torch.randint(length // 2 + 1, (samples, 1), generator=generator)
+    if protocol == "none":
+        given = torch.zeros_like(given)
     return (torch.arange(length) >= given).expand(samples, length)
 
 

@@ -40,7 +40,7 @@ from cdcd.metrics.bleu import (
     utility_for,
 )
 from cdcd.metrics.mbr import mbr_batch
-from cdcd.settings import Batch, Bounds, Processes, Seed, Settings
+from cdcd.settings import Batch, Bounds, Processes, Seed, Settings, Weight
 
 T = TypeVar("T")
 
@@ -57,6 +57,8 @@ class TranslationConfig(Settings):
     """Numbers of samples for each sentence that minimum Bayes-risk decoding chooses from."""
     utility: Literal["bleu", "chrf"] = "bleu"
     """Similarity by which minimum Bayes-risk decoding compares samples."""
+    score_weight: Weight = 0.0
+    """Points of the utility for each nat of a diffusion model's denoising score a token."""
     processes: Processes = 1
     """Processes that compare samples."""
     seed: Seed = 0
@@ -71,6 +73,10 @@ class TranslationConfig(Settings):
         if not self.counts or not 1 <= min(self.counts) <= max(self.counts) <= 1_000_000:
             raise ValueError(
                 f"counts are {list(self.counts)}; give numbers of samples from 1 on, at most 1,000,000"
+            )
+        if self.score_weight and max(self.counts) == 1:
+            raise ValueError(
+                f"score_weight is {self.score_weight}, but counts are 1: there is nothing to choose among"
             )
 
 
@@ -169,7 +175,13 @@ class TranslationEvaluation:
             "batch_size": config.batch_size,
             "test_set": self.held_out.hash,
             "cdcd": __version__,
-        }
+        } | self._scoring(job)
+
+    def _scoring(self, job: Job) -> dict[str, float]:
+        """Returns the weight of the denoising score for rows of several samples of diffusion models."""
+        weight, model = self.config.score_weight, job.system.config.model
+        is_scored = weight and job.num_samples > 1 and model == "diffusion"
+        return {"score_weight": weight} if is_scored else {}
 
     def _translated(self, job: Job, done: Done) -> TranslationRow:
         translator, count = job.system.model, job.num_samples
@@ -181,6 +193,7 @@ class TranslationEvaluation:
             seed=self.config.seed,
             batch_size=self.config.batch_size,
             callback=done,
+            **self._scoring(job),
             **job.changes,
         )
         seconds = time.perf_counter() - started
@@ -188,6 +201,8 @@ class TranslationEvaluation:
             [[" ".join(filter(None, s)) for s in each] for each in _by_sample(pieces, drawn.texts)],
             [[fmean(s) for s in each] for each in _by_sample(pieces, drawn.confidence)],
             drawn.confidence_weight,
+            [[fmean(s) for s in each] for each in _by_sample(pieces, drawn.scores)],
+            drawn.score_weight,
         )
         row = self._scored(
             [each[0] for each in samples.texts],

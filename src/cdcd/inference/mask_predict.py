@@ -21,12 +21,9 @@ from torch.nn import functional as F
 
 from cdcd.config import MaskPredictConfig
 from cdcd.data.vocabulary import PAD
-from cdcd.diffusion.estimator import Estimator
+from cdcd.diffusion.estimator import EstimatorFor
 from cdcd.diffusion.sampling import StepInfo
 from cdcd.inference.rounds import Predicted, choose, fill_in_rounds
-
-EstimatorFor = Callable[[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]], Estimator]
-"""Returns the estimator that is given these tokens, but for the noisy ones."""
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cdcd.config import DecodingConfig
@@ -17,6 +17,7 @@ from cdcd.diffusion.masked import UnmaskingConfig
 from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.inference.decoder_settings import DiffusionSettings
 from cdcd.inference.decoding import decode, draw_uniform, never_drawn
+from cdcd.inference.denoising_score import denoising_scores
 from cdcd.inference.mask_predict import mask_predict
 from cdcd.inference.model import Callback, Model, check_counts
 from cdcd.inference.unmasking import UnmaskingStep, unmask
@@ -43,6 +44,8 @@ class Generated:
     is_given: tuple[bool, ...]
     seed: tuple[int, int]
     """The seed and the index of the sample, from which its noise was drawn."""
+    score: float | None = None
+    """Its denoising score in nats a token, where it was chosen among several."""
 
 
 class TextModel(Model):
@@ -116,6 +119,7 @@ class TextModel(Model):
         seed: int = 0,
         length: int | None = None,
         ignore_eos: bool = False,
+        best_of: int = 1,
         batch_size: int = 64,
         callback: Callable[[Any], None] | None = None,
         **settings: Any,
@@ -123,13 +127,16 @@ class TextModel(Model):
         """Fills each canvas `num_samples` times. Sample i depends on (seed, i) alone, not on its batch.
 
         `settings` are fields of SamplingConfig; with decoder "mask-predict" those of MaskPredictConfig;
-        of an autoregressive model those of DecodingConfig, of a masked one those of UnmaskingConfig. `length` is the number of tokens that are shown,
-        up to the end of the document or, with `ignore_eos`, beyond it.
+        of an autoregressive model those of DecodingConfig, of a masked one those of UnmaskingConfig. `length`
+        is the number of tokens that are shown, up to the end of the document or, with `ignore_eos`, beyond it.
+        Of `best_of` samples the one with the highest denoising score is kept, for each of `num_samples`.
         """
-        check_counts(num_samples=num_samples, batch_size=batch_size)
+        check_counts(num_samples=num_samples, best_of=best_of, batch_size=batch_size)
         limit, chosen = self._checked_length(length), self.settings(settings)
+        if best_of > 1:
+            self.check_scored("best_of")
         canvases = [canvas] if isinstance(canvas, Canvas) else canvas
-        jobs = [each for each in canvases for _ in range(num_samples)]
+        jobs = [each for each in canvases for _ in range(num_samples * best_of)]
         done: list[Generated] = []
         for start in range(0, len(jobs), batch_size):
             batch = jobs[start : start + batch_size]
@@ -137,10 +144,20 @@ class TextModel(Model):
             rows = [[PAD if token is None else token for token in each.tokens] for each in batch]
             is_noisy = torch.tensor([each.is_noisy for each in batch], device=self.device)
             tokens = torch.tensor(rows, device=self.device)
-            filled = self.fill(tokens, is_noisy, seeds, chosen, callback=callback).tolist()
-            for each, own_seed, row in zip(batch, seeds, filled, strict=True):
-                done.append(self._generated(each, own_seed, row[:limit], ignore_eos))
-        return done
+            filled = self.fill(tokens, is_noisy, seeds, chosen, callback=callback)
+            scores: list[float | None] = [None] * len(batch)
+            if best_of > 1:
+                scores = self.scores(filled, is_noisy, seed).tolist()
+            columns = zip(batch, seeds, filled.tolist(), scores, strict=True)
+            for each, own_seed, row, score in columns:
+                done.append(self._generated(each, own_seed, row[:limit], ignore_eos, score))
+        return done if best_of == 1 else best_by_score(done, best_of)
+
+    def scores(
+        self, tokens: Int[Tensor, "batch seq"], is_noisy: Bool[Tensor, "batch seq"], seed: int
+    ) -> Float[Tensor, " batch"]:
+        """Returns the denoising score of each sequence's generated tokens, in nats a token."""
+        raise NotImplementedError
 
     @abstractmethod
     def fill(
@@ -159,7 +176,12 @@ class TextModel(Model):
         """
 
     def _generated(
-        self, canvas: Canvas, seed: tuple[int, int], row: list[int], ignore_eos: bool
+        self,
+        canvas: Canvas,
+        seed: tuple[int, int],
+        row: list[int],
+        ignore_eos: bool,
+        score: float | None = None,
     ) -> Generated:
         is_given = tuple(not noisy for noisy in canvas.is_noisy[: len(row)])
         # The document ends at the first EOS that no given text follows.
@@ -168,7 +190,7 @@ class TextModel(Model):
         if not ignore_eos and EOS in row[first:]:
             row = row[: row.index(EOS, first)]
             is_given = is_given[: len(row)]
-        return Generated(self.tokenizer.decode(row), tuple(row), is_given, seed)
+        return Generated(self.tokenizer.decode(row), tuple(row), is_given, seed, score)
 
 
 class DiffusionTextModel(TextModel):
@@ -194,6 +216,15 @@ class DiffusionTextModel(TextModel):
         return mask_predict(
             estimator, tokens, is_noisy, x, t, settings, u=draws.u, callback=callback
         ).tokens
+
+    def scores(
+        self, tokens: Int[Tensor, "batch seq"], is_noisy: Bool[Tensor, "batch seq"], seed: int
+    ) -> Float[Tensor, " batch"]:
+        # A model that was trained without masks sees all tokens in noise.
+        has_masks = self.config.objective.masking != "none"
+        hidden = is_noisy if has_masks else torch.ones_like(is_noisy)
+        estimator = self.sampler.estimator(tokens, hidden, SamplingConfig())
+        return denoising_scores(self.sampler, estimator, tokens, is_noisy, seed)
 
 
 class MaskedTextModel(TextModel):
@@ -235,6 +266,12 @@ class AutoregressiveTextModel(TextModel):
         asked = {"suppress": never_drawn(settings), "callback": callback}
         with self.network.precision():
             return decode(self.model, tokens, ~is_noisy, u, settings, **asked)
+
+
+def best_by_score(generated: Sequence[Generated], best_of: int) -> list[Generated]:
+    """Returns the sample with the highest score of each group of so many, the first of equal ones."""
+    groups = [generated[i : i + best_of] for i in range(0, len(generated), best_of)]
+    return [max(group, key=lambda each: each.score or 0.0) for group in groups]
 
 
 def split_gaps(text: str) -> list[str | int]:

@@ -3,13 +3,13 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from cdcd.config import BeamConfig, DecodingConfig, MaskPredictConfig
@@ -17,11 +17,13 @@ from cdcd.data.order import keys_for
 from cdcd.data.sequences import InMemory
 from cdcd.data.subword_sampling import SubwordSampler
 from cdcd.data.vocabulary import EOS, PAD
+from cdcd.diffusion.estimator import EstimatorFor
 from cdcd.diffusion.sampling import SamplingConfig, StepInfo
 from cdcd.inference.beam import beam_search
 from cdcd.inference.decoder_settings import DiffusionSettings
 from cdcd.inference.decoding import decode_targets, draw_uniform
-from cdcd.inference.mask_predict import EstimatorFor, ends_at, mask_predict
+from cdcd.inference.denoising_score import as_target, denoising_scores
+from cdcd.inference.mask_predict import ends_at, mask_predict
 from cdcd.inference.model import Callback, Model, check_counts
 from cdcd.inference.rounds import Predicted
 from cdcd.metrics.bleu import utility_for
@@ -44,11 +46,18 @@ class Samples:
     """The mean ln p of the tokens of each; 0 where it is not known."""
     confidence_weight: float = 0.0
     """Points of a utility for a confidence of 1."""
+    scores: list[list[float]] = field(default_factory=list)
+    """The denoising score of each in nats a token, where it has a weight."""
+    score_weight: float = 0.0
+    """Points of a utility for a score of 1."""
 
     @property
     def bonuses(self) -> list[list[float]]:
-        """The points of a utility that each translation gets for its confidence."""
-        return [[self.confidence_weight * value for value in row] for row in self.confidence]
+        """The points of a utility that each translation gets for its confidence and its score."""
+        bonuses = np.multiply(self.confidence_weight, self.confidence)
+        if self.score_weight:
+            bonuses = bonuses + np.multiply(self.score_weight, self.scores)
+        return bonuses.tolist()
 
 
 class Translator(Model):
@@ -84,20 +93,28 @@ class Translator(Model):
         num_samples: int = 1,
         seed: int = 0,
         batch_size: int = 64,
+        score_weight: float = 0.0,
         callback: Done | None = None,
         **settings: Any,
     ) -> Samples:
         """Returns several translations of each text; of an empty one, empty ones.
 
         Sample j of text i depends on (seed, i, j) alone. `batch_size` counts translations. `settings` are
-        fields of the decoder's dataclass (see `settings`); "decoder" chooses another.
+        fields of the decoder's dataclass (see `settings`); "decoder" chooses another. With a `score_weight`
+        each translation gets its denoising score.
         """
         check_counts(num_samples=num_samples, batch_size=batch_size)
         chosen = self.settings(settings, num_samples)
+        if score_weight and num_samples == 1:
+            raise ValueError("score_weight chooses among several samples; leave it out")
+        if score_weight:
+            self.check_scored("score_weight")
         samples = Samples(
             [[""] * num_samples for _ in texts],
             [[0.0] * num_samples for _ in texts],
             getattr(chosen, "confidence_weight", 0.0),
+            [[0.0] * num_samples for _ in texts],
+            score_weight,
         )
         sources = {i: self.encode(text) for i, text in enumerate(texts) if text.strip()}
         # Texts of like length are ready at the same time.
@@ -109,17 +126,23 @@ class Translator(Model):
                 if callback is not None:
                     callback((index + share) / len(batches))
 
-            filled = self.fill(
-                torch.tensor([sources[i] for i in rows], device=self.device),
-                [(seed, i, j) for i, j in pairs],
-                chosen,
-                done,
-            )
+            source = torch.tensor([sources[i] for i in rows], device=self.device)
+            filled = self.fill(source, [(seed, i, j) for i, j in pairs], chosen, done)
+            if score_weight:
+                scores = self.scores(source, filled.tokens, seed).tolist()
+                for (i, j), value in zip(pairs, scores, strict=True):
+                    samples.scores[i][j] = value
             done(1.0)
             targets, confidence = filled.tokens.tolist(), filled.confidence.tolist()
             for (i, j), target, value in zip(pairs, targets, confidence, strict=True):
                 samples.texts[i][j], samples.confidence[i][j] = self.decode(target), value
         return samples
+
+    def scores(
+        self, source: Int[Tensor, "sources source"], targets: Int[Tensor, "batch seq"], seed: int
+    ) -> Float[Tensor, " batch"]:
+        """Returns the denoising score of each target's tokens, in nats a token."""
+        raise NotImplementedError
 
     @abstractmethod
     def fill(
@@ -174,6 +197,14 @@ class DiffusionTranslator(Translator):
         estimator = self.conditioned(source, settings)(*self._nothing_given(len(seeds)))
         tokens = self.sampler.solve(estimator, self.sampler.draw(seeds), settings, callback)
         return Predicted(tokens, torch.zeros(len(tokens)))
+
+    def scores(
+        self, source: Int[Tensor, "sources source"], targets: Int[Tensor, "batch seq"], seed: int
+    ) -> Float[Tensor, " batch"]:
+        tokens, is_text = as_target(targets)
+        is_noisy = torch.ones_like(is_text)
+        estimator = self.conditioned(source, SamplingConfig())(tokens, is_noisy)
+        return denoising_scores(self.sampler, estimator, tokens, is_text, seed)
 
     def _split_anew(
         self, source: Int[Tensor, "sources source"], seeds: Sequence[Seed]
