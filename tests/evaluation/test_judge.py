@@ -19,10 +19,10 @@ from cdcd.evaluation.exact import exact_scores
 from cdcd.evaluation.judge import (
     Judge,
     RunReader,
-    load_judge,
     num_bytes,
     split_texts,
 )
+from cdcd.evaluation.judges import load_judge
 from cdcd.evaluation.texts import Texts
 from cdcd.languages import markov_chain, tales
 
@@ -277,7 +277,7 @@ def test_a_text_judge_takes_the_nearest_context_that_fits(byte_judge, texts):
 def test_without_transformers_the_judge_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(
-        ValueError, match=r"hf:gpt2 needs transformers: pip install 'cdcd\[judge\]'"
+        ValueError, match=r"hf:gpt2 needs transformers: pip install 'cdcd\[judges\]'"
     ):
         load_judge("hf:gpt2", WORDS, LENGTH)
 
