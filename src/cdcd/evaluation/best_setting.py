@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class VarietyRule:
-    """How much less varied than the data samples may be."""
+    """Bounds on the variety that samples may lack beside the data."""
 
     entropy_below: float = 0.07
     """Nats by which the pooled entropy may be below the data's."""

@@ -105,7 +105,7 @@ class StoryJudge(Judge):
 
     def _documents(self, row: list[int], is_generated: list[bool]) -> list[Reading]:
         readings, start = [], 0
-        ends = [place + 1 for place, token in enumerate(row) if token == EOS]
+        ends = [i for i, token in enumerate(row, 1) if token == EOS]
         for end in [*ends, len(row)]:
             generated = is_generated[start:end]
             if any(generated):
@@ -161,7 +161,7 @@ class StoryJudge(Judge):
         start: int,
         first: int,
     ) -> Float[Tensor, " documents"]:
-        """Sums the nats of judged tokens that a window predicts, from the token number `first` on."""
+        """Returns the nats of judged tokens that a window predicts, from the token number `first` on."""
         numbers = torch.arange(start + 1, start + 1 + logits.shape[1])
         is_judged = numbers >= first
         is_judged = is_judged & torch.stack(
