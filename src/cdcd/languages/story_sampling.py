@@ -1,7 +1,7 @@
 """Stories drawn from the model of stories, the rule by which some are kept, and the entropy of those.
 
 Each token is drawn at temperature 1 by inverting the distribution function at a uniform number. A
-draw is kept if it ends (by `BEGIN`) within the context, is not empty, and has the canonical tokens of
+draw is kept if it ends (by `BEGIN`) within the context, is not white space alone, and has the canonical tokens of
 its text, so that a kept text has one sequence of tokens. With Z the probability of being kept
 
     ln q(text) = ln p(tokens) − ln Z,     H(q) = −E_q[ln p(tokens)] + ln Z,
@@ -160,11 +160,11 @@ def _story(tokens: list[int], log_prob: float, tokenizer: StoryTokenizer) -> Sto
         return Story(TOO_LONG, tokens, log_prob)
     if last == END:
         return Story(ENDED, tokens, log_prob)
-    if not inside:
-        return Story(EMPTY, tokens, log_prob)
     text = tokenizer.decode(inside)
     if text is None:
         return Story(NOT_CANONICAL, tokens, log_prob)
+    if not text.strip():
+        return Story(EMPTY, tokens, log_prob)
     return Story(KEPT, tokens, log_prob, text)
 
 
