@@ -44,7 +44,7 @@ RULE = (
 
 @dataclass
 class Kept:
-    """What is known of the stories that have been kept."""
+    """Numbers of the stories that have been kept."""
 
     log_probs: list[float] = field(default_factory=list)
     num_tokens: list[int] = field(default_factory=list)
@@ -67,6 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     model, tokenizer = load_stories(options.data, device=device, dtype=dtype)
+    options.batch_size = options.batch_size or (4096 if device.type == "cuda" else 64)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / ("stories.jsonl.xz" if options.xz else "stories.jsonl")
     start = time.perf_counter()
@@ -96,7 +97,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("out", type=Path)
     parser.add_argument("--tokens", type=number, default="100M", help="tokens of the kept stories")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch-size", type=number, default=4096, help="a multiple of 64")
+    parser.add_argument(
+        "--batch-size",
+        type=number,
+        help="draws at a time, a multiple of 64; default: 4096 on a GPU, else 64",
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument(

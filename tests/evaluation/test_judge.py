@@ -1,8 +1,6 @@
 """Judges and exact scores: equal to a direct computation, whatever the batch, the padding, the tokenizer."""
 
 import itertools
-import json
-import sys
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,6 @@
 """The judge of stories gives the probability of a text in the language itself, part by part."""
 
+import json
 import lzma
 import math
 import re
@@ -7,6 +8,7 @@ import re
 import pytest
 import torch
 from paths import REAL
+from tiny import cdcd_main, train_tiny
 from tiny_stories import tiny_tokenizer, write_tiny_stories
 
 from cdcd.data.tokenizers import ByteTokenizer, Tokenizer
@@ -132,6 +134,23 @@ def test_a_report_says_what_is_not_known(folder):
     assert facts is not None
     assert facts["disjoint"] == "unknown"
     assert "not known" in next(judge_remarks(facts))
+
+
+def test_an_evaluation_by_the_truth(folder, tmp_path):
+    run = train_tiny(tmp_path / "run")
+    options = ["--num-samples", "4", "--mauve", "false", "--matches", "false", "--num-steps", "2"]
+    sweep = ["--sweep", "score-temperature=1.0,0.9", "--out", str(tmp_path / "out")]
+    cdcd_main("evaluate", str(run), "--judge", f"stories15m:{folder}", *options, *sweep)
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["judge"]["disjoint"] == "unknown"
+    assert set(report["best"]["settings"]) == {"cdcd"}
+    assert len(report["rows"]) == 3
+    for row in report["rows"]:
+        measured, mean = row["measured"][0], row["mean"]
+        assert measured["nats_per_judge_token"] > 0
+        for name in ("sample_entropy", "repetition", "distinct_2", "nats_per_judge_token"):
+            assert mean[name]["value"] >= 0
+        assert len(measured["statistics"]["distinct"]) == 4
 
 
 # Files
