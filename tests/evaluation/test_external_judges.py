@@ -184,7 +184,7 @@ def test_a_wrong_file_and_an_unknown_name(loader, tmp_path):
         load_judge(str(tmp_path / "model.gguf"), WORDS, LENGTH, device="cpu")
     with pytest.raises(ValueError, match=r"there is no file .*absent\.gguf; give"):
         load_judge(str(tmp_path / "absent.gguf"), WORDS, LENGTH, device="cpu")
-    with pytest.raises(ValueError, match=r"smolm does not exist; give RUN, hf:NAME, .*, smollm2"):
+    with pytest.raises(ValueError, match=r"smolm does not exist; .* or give hf:NAME, .*, smollm2"):
         load_judge("smolm", WORDS, LENGTH, device="cpu")
     assert loader.calls == []
 

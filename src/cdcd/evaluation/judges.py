@@ -15,14 +15,14 @@ from cdcd.networks.precision import choose_device
 
 STORIES = "stories15m:"
 UNKNOWN = "unknown"
-NAMES = ("RUN", "hf:NAME", "FILE.gguf", f"{STORIES}FOLDER", *PACKAGES)
-"""The ways in which a judge is named."""
+NAMES = ("hf:NAME", "FILE.gguf", f"{STORIES}FOLDER", *PACKAGES)
+"""The names of judges that are no runs."""
 
 
 def load_judge(
     name: str, tokenizer: Tokenizer, length: int, *, device: str = "auto", dtype: str = "auto"
 ) -> Judge:
-    """Loads a judge by its name, one of the forms in `NAMES`, for texts of `length` tokens."""
+    """Loads a judge by its name, a run or one of `NAMES`, for texts of `length` tokens."""
     if is_external(name):
         reader = HuggingFaceReader(name, choose_device(device))
         return Judge(name, reader, tokenizer, reader.batch_size(length))
@@ -31,7 +31,10 @@ def load_judge(
         model, story_tokenizer = load_stories(folder, device=choose_device(device))
         return StoryJudge(name, model, story_tokenizer, tokenizer)
     if not expanded(name).exists():
-        raise ValueError(f"the judge {name} does not exist; give {', '.join(NAMES)}")
+        raise ValueError(
+            f"the judge {name} does not exist; train one with: cdcd train --model autoregressive "
+            f"--data.split judge, or give {', '.join(NAMES)}"
+        )
     model = load(Path(name), device=device, dtype=dtype)
     if not isinstance(model, AutoregressiveTextModel):
         raise ValueError(
