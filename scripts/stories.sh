@@ -43,8 +43,10 @@ evaluate() {
   for judge in "$truth" ${JUDGE:-}; do
     local name=truth
     if [ "$judge" != "$truth" ]; then name=judge; fi
+    local calls
     for calls in ${CALLS:-8 20 50 200}; do
-      $cdcd evaluate "$out/diffusion" "${common[@]}" --judge "$judge" --num-steps "$calls" \
+      # The last call is the final prediction.
+      $cdcd evaluate "$out/diffusion" "${common[@]}" --judge "$judge" --num-steps "$((calls - 1))" \
         --sweep score-temperature=1.1,1.05,1.0,0.95,0.9,0.85 --out "$out/reports/${name}_$calls" \
         "${more_evaluation[@]}"
       if [ -e "$out/masked/done" ]; then

@@ -38,7 +38,7 @@ def load_judge(
     model = load(Path(name), device=device, dtype=dtype)
     if not isinstance(model, AutoregressiveTextModel):
         raise ValueError(
-            f"the judge {name} is a diffusion model; train one with: "
+            f"the judge {name} is a {model.config.model} model; train one with: "
             f"cdcd train --model autoregressive --data.split judge"
         )
     if tokenizer_hash(model.tokenizer) != tokenizer_hash(tokenizer):
