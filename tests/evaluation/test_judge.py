@@ -1,8 +1,6 @@
 """Judges and exact scores: equal to a direct computation, whatever the batch, the padding, the tokenizer."""
 
 import itertools
-import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,10 +17,10 @@ from cdcd.evaluation.exact import exact_scores
 from cdcd.evaluation.judge import (
     Judge,
     RunReader,
-    load_judge,
     num_bytes,
     split_texts,
 )
+from cdcd.evaluation.judges import load_judge
 from cdcd.evaluation.texts import Texts
 from cdcd.languages import markov_chain, tales
 
@@ -269,72 +267,6 @@ def test_a_text_judge_takes_the_nearest_context_that_fits(byte_judge, texts):
     reader.length = 12
     with pytest.raises(ValueError, match="has 13 tokens by the judge short, which reads 12; use"):
         Judge("short", reader, WORDS)._fitted(*pair)
-
-
-# Judges of transformers
-
-
-def test_without_transformers_the_judge_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(
-        ValueError, match=r"hf:gpt2 needs transformers: pip install 'cdcd\[judge\]'"
-    ):
-        load_judge("hf:gpt2", WORDS, LENGTH)
-
-
-@pytest.fixture
-def gpt2(tmp_path):
-    """A tiny random GPT-2 with a tokenizer of bytes."""
-    transformers = pytest.importorskip("transformers")
-    bytes_to_unicode = pytest.importorskip("transformers.convert_slow_tokenizer").bytes_to_unicode
-    vocabulary = [*bytes_to_unicode().values(), "<|endoftext|>"]
-    (tmp_path / "vocab.json").write_text(json.dumps({c: i for i, c in enumerate(vocabulary)}))
-    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    folder = tmp_path / "gpt2"
-    transformers.GPT2Tokenizer(
-        str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt")
-    ).save_pretrained(folder)
-    config = transformers.GPT2Config(
-        vocab_size=len(vocabulary),
-        n_positions=200,
-        n_embd=16,
-        n_layer=2,
-        n_head=2,
-        bos_token_id=256,
-        eos_token_id=256,
-        initializer_range=0.5,
-    )
-    torch.manual_seed(0)
-    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
-    return folder
-
-
-def test_a_judge_of_transformers_equals_a_direct_computation(gpt2, texts):
-    transformers = pytest.importorskip("transformers")
-    judge = load_judge(f"hf:{gpt2}", WORDS, LENGTH, device="cpu")
-    assert judge.tokenizer is WORDS
-    assert judge.reader.length == 199
-    model = transformers.AutoModelForCausalLM.from_pretrained(gpt2).eval()
-    found, features = judge.nats(texts), judge.features(texts)
-    for (before, after), nats, feature in zip(
-        split_texts(texts, WORDS), found, features, strict=True
-    ):
-        given, counted = (list(text.encode()) for text in (before, after))
-        tokens = judge.reader.encode(before + after)
-        assert len(tokens) == len(given) + len(counted)
-        with torch.no_grad():
-            shown = model(torch.tensor([[256, *tokens]]), output_hidden_states=True)
-        expected = -log_probs(shown.logits[0, :-1], torch.tensor(tokens))[len(given) :].sum()
-        assert float(nats) == pytest.approx(float(expected), rel=1e-4, abs=1e-5)
-        torch.testing.assert_close(feature, shown.hidden_states[-1][0, -1], rtol=1e-4, atol=1e-4)
-
-
-def test_a_judge_of_transformers_that_is_not_there(tmp_path):
-    pytest.importorskip("transformers")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty cannot be loaded") as caught:
-        load_judge(f"hf:{tmp_path / 'empty'}", WORDS, LENGTH, device="cpu")
-    assert "\n" not in str(caught.value)
 
 
 # Exact scores

@@ -15,6 +15,7 @@ from cdcd.metrics.intervals import (
     mean_and_error,
     pooled_entropy_interval,
     ratio_interval,
+    share_interval,
 )
 
 TRIALS = 400
@@ -182,3 +183,18 @@ def test_impossible_values_are_refused():
         mean_and_error([1.0])
     with pytest.raises(ValueError, match="1 samples show no spread"):
         pooled_entropy_interval(torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 3) > 0)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.83, 0.98])
+def test_intervals_of_shares_cover_the_share(share):
+    generator, total = torch.Generator().manual_seed(0), 500
+    counts = (torch.rand(TRIALS, total, generator=generator) < share).sum(1).tolist()
+    intervals = [share_interval(count, total) for count in counts]
+    assert coverage(intervals, share) > 0.95 - SPREAD
+    # Power: the normal interval fails near 0, where it is a point for a count of 0.
+    assert share_interval(0, total).high > 0.005
+    # Each bound p has (p − share)² = 1.96² p (1 − p) / total.
+    for bound in (share_interval(100, total).low, share_interval(100, total).high):
+        assert (bound - 0.2) ** 2 == pytest.approx(1.959964**2 * bound * (1 - bound) / total)
+    with pytest.raises(ValueError, match="3 of 2 is no share"):
+        share_interval(3, 2)

@@ -10,7 +10,8 @@ from rich.console import Console
 from tiny import TINY, cdcd_main
 
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.evaluation.judge import MARKS, load_judge, split_texts
+from cdcd.evaluation.judge import MARKS, split_texts
+from cdcd.evaluation.judges import load_judge
 from cdcd.inference.load import load
 from cdcd.reproduction import measuring, pictures, report, samples, work
 from cdcd.reproduction.plan import JUDGE, Plan

@@ -225,7 +225,8 @@ def evaluate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
         "--judge",
         metavar="RUN|hf:NAME",
         type=argument(str),
-        help="autoregressive run or Hugging Face model that scores texts",
+        help="scores texts: an autoregressive run; a model of transformers by hf:NAME or FILE.gguf, or by "
+        "its package: smollm2, gemma3-270m; stories15m:FOLDER, of stories that it wrote the exact one",
     )
     _path(parser, "--baseline", "RUN", "autoregressive baseline")
     parser.add_argument(

@@ -13,7 +13,7 @@ from cdcd.config import RunConfig
 from cdcd.data.corpus import BUILT_IN
 from cdcd.data.sequences import Sequences, TokenDataset, TokenDocuments, is_dataset
 from cdcd.data.tokenizers import Tokenizer, tokenizer_hash
-from cdcd.evaluation.judge import HUGGING_FACE
+from cdcd.evaluation.judges import UNKNOWN, about_external
 from cdcd.evaluation.shared_documents import Fingerprints, count_shared
 from cdcd.evaluation.systems import System, moved
 from cdcd.files import expanded
@@ -139,8 +139,8 @@ def about_judge(
     `run`: the first system's configuration, before `data` says where its text has moved. A judge with
     the same text moves with it; one whose text is not there cannot be compared.
     """
-    if name.startswith(HUGGING_FACE):
-        return {"name": name, "about": "a Hugging Face model", "disjoint": False, "shared": None}
+    if external := about_external(name):
+        return external
     directory = RunDirectory(Path(name))
     config = directory.config
     is_of_same_text = config.data.source == run.data.source
@@ -159,6 +159,9 @@ def about_judge(
 
 def judge_remarks(judge: Mapping[str, Any]) -> Iterator[str]:
     """Yields a warning about a judge that may know the systems' text."""
+    if judge["disjoint"] == UNKNOWN:
+        yield "It is not known whether the judge has seen the systems' text: it may reward memorising."
+        return
     if judge["disjoint"]:
         return
     known = "may know the generator's training text"

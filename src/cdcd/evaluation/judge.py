@@ -6,23 +6,18 @@ also counted per byte, since its tokens are not the generator's.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn import functional as F
 
-from cdcd.data.tokenizers import Tokenizer, tokenizer_hash
+from cdcd.data.tokenizers import Tokenizer
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.logits import cross_entropies
+from cdcd.evaluation.external_judges import HuggingFaceReader
 from cdcd.evaluation.texts import Texts
-from cdcd.inference.load import load
 from cdcd.inference.text_model import AutoregressiveTextModel
-from cdcd.networks.precision import choose_device
 
-HUGGING_FACE = "hf:"
 MARKS = {EOS: "\n", PAD: "\ufffd"}
 
 
@@ -44,15 +39,16 @@ def split_texts(
         texts.tokens.tolist(), texts.is_generated.tolist(), texts.ends().tolist(), strict=True
     ):
         start = generated.index(True) if any(generated) else end
-        whole = _decode(row[:end], tokenizer, errors)
-        before = _decode(row[:start], tokenizer, errors)
+        whole = decode(row[:end], tokenizer, errors)
+        before = decode(row[:start], tokenizer, errors)
         # A word tokenizer puts a space between the two: cut the whole instead of decoding the rest.
         cut = len(before) if whole.startswith(before) else 0
-        pairs.append((before, whole[cut:] if cut else _decode(row[start:end], tokenizer, errors)))
+        pairs.append((before, whole[cut:] if cut else decode(row[start:end], tokenizer, errors)))
     return pairs
 
 
-def _decode(tokens: Sequence[int], tokenizer: Tokenizer, errors: str) -> str:
+def decode(tokens: Sequence[int], tokenizer: Tokenizer, errors: str) -> str:
+    """Returns the text of tokens, with the marks of those that are no text."""
     text, run = "", []
     for token in tokens:
         if token in MARKS:
@@ -82,44 +78,6 @@ class RunReader:
             return self.model.model.states(tokens.to(self.model.device))
 
 
-class HuggingFaceReader:
-    """Any causal model of `transformers`, by name or folder."""
-
-    def __init__(self, name: str, device: torch.device) -> None:
-        try:
-            from transformers import (  # pyright: ignore[reportMissingImports]
-                AutoModelForCausalLM,
-                AutoTokenizer,
-            )
-        except ImportError:
-            raise ValueError(
-                f"the judge {HUGGING_FACE}{name} needs transformers: pip install 'cdcd[judge]'"
-            ) from None
-        try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(name)
-            self.model: Any = AutoModelForCausalLM.from_pretrained(name).to(device).eval()
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"the judge {HUGGING_FACE}{name} cannot be loaded: {reason}") from None
-        self.device = device
-        ends = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id, 0)
-        self.start = next(token for token in ends if token is not None)
-        # The start takes one position.
-        self.length = int(getattr(self.model.config, "max_position_embeddings", 1024)) - 1
-
-    def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False)
-
-    def _inputs(self, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch inputs"]:
-        return F.pad(tokens.to(self.device), (1, 0), value=self.start)
-
-    def logits(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq vocab"]:
-        return self.model(self._inputs(tokens)).logits.float()[:, :-1]
-
-    def states(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch inputs width"]:
-        return self.model(self._inputs(tokens), output_hidden_states=True).hidden_states[-1]
-
-
 class Judge:
     """Scores texts, and describes them by features.
 
@@ -145,6 +103,10 @@ class Judge:
             nll = cross_entropies(logits, tokens.to(logits.device))
             sums.append((nll.cpu() * is_counted).sum(1))
         return torch.cat(sums).double()
+
+    def num_tokens(self, texts: Texts) -> Int[Tensor, " samples"]:
+        """Counts the judge's own tokens of the generated part of each text."""
+        return torch.cat([self._read(each)[1].sum(1) for each in texts.split(self.batch_size)])
 
     @torch.no_grad()
     def features(self, texts: Texts) -> Float[Tensor, "samples width"]:
@@ -190,26 +152,3 @@ def _padded(
     longest = max(1, *(len(row) for row in rows))
     padded = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
     return padded, torch.tensor([len(row) for row in rows])
-
-
-def load_judge(
-    name: str, tokenizer: Tokenizer, length: int, *, device: str = "auto", dtype: str = "auto"
-) -> Judge:
-    """Loads a judge by name: a run directory of an autoregressive model, or hf:NAME."""
-    if name.startswith(HUGGING_FACE):
-        reader = HuggingFaceReader(name.removeprefix(HUGGING_FACE), choose_device(device))
-        return Judge(name, reader, tokenizer)
-    model = load(Path(name), device=device, dtype=dtype)
-    if not isinstance(model, AutoregressiveTextModel):
-        raise ValueError(
-            f"the judge {name} is a {model.config.model} model; train one with: "
-            f"cdcd train --model autoregressive --data.split judge"
-        )
-    if tokenizer_hash(model.tokenizer) != tokenizer_hash(tokenizer):
-        return Judge(name, RunReader(model), tokenizer)
-    if model.length < length:
-        raise ValueError(
-            f"the judge {name} reads sequences of {model.length} tokens, the generator writes {length}; "
-            f"train the judge with --data.length {length}"
-        )
-    return Judge(name, RunReader(model))

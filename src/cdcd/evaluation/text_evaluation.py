@@ -20,7 +20,8 @@ from cdcd.evaluation.held_out import (
     training_sequences,
     training_text,
 )
-from cdcd.evaluation.judge import Judge, load_judge, num_bytes, split_texts
+from cdcd.evaluation.judge import Judge, num_bytes, split_texts
+from cdcd.evaluation.judges import load_judge
 from cdcd.evaluation.sweep import Setting, label_of, tracked
 from cdcd.evaluation.systems import BASELINE, Job, System, jobs_of, load_systems
 from cdcd.evaluation.text_report import Measured, Report, Row
@@ -223,6 +224,8 @@ class Evaluation:
             mauve=similarity,
             matches=match,
             exact=exact_scores(texts, self.run.data, self.tokenizer, self.judge),
+            nats_per_judge_token=float(nats.sum())
+            / max(int(self.judge.num_tokens(texts).sum()), 1),
         )
 
     def _features(self, texts: Texts) -> torch.Tensor | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from cdcd.evaluation.best_setting import MeasuredSetting, VarietyRule, best_settings
 from cdcd.evaluation.exact import ExactScores
 from cdcd.evaluation.held_out import judge_remarks
 from cdcd.evaluation.report import Cell, as_json, show, table, write_files
@@ -32,6 +33,21 @@ class Measured:
     mauve: float | None = None
     matches: MatchSummary | None = None
     exact: ExactScores | None = None
+    nats_per_judge_token: float | None = None
+    """The judge's nats for each of its own tokens."""
+
+    @property
+    def sample_entropy(self) -> float:
+        return self.statistics.sample_entropy
+
+    @property
+    def repetition(self) -> float:
+        return self.statistics.repetition
+
+    @property
+    def distinct_2(self) -> float:
+        """Distinct pairs of tokens per pair."""
+        return self.statistics.distinct[1]
 
 
 @dataclass(frozen=True)
@@ -113,11 +129,20 @@ class Report:
                 frontiers.append(Frontier(system, points, interpolate_at(points, target)))
         return frontiers
 
+    def best(self) -> dict[str, MeasuredSetting | None]:
+        """Returns the best setting of each system by the rule."""
+        return best_settings(map(MeasuredSetting.of_row, self._row_dicts()))
+
+    def _row_dicts(self) -> list[dict[str, Any]]:
+        return [asdict(row) | {"mean": _means(row)} for row in self.rows]
+
     def as_dict(self) -> dict[str, Any]:
+        best = {name: each and asdict(each) for name, each in self.best().items()}
         return {
             "judge": self.judge,
             "protocol": self.protocol,
-            "rows": [asdict(row) | {"mean": _means(row)} for row in self.rows],
+            "rows": self._row_dicts(),
+            "best": {"rule": asdict(VarietyRule()), "settings": best},
             "frontiers": [asdict(frontier) for frontier in self.frontiers()],
             "examples": self.examples,
         }
@@ -138,7 +163,10 @@ class Report:
 
 
 def _means(row: Row) -> dict[str, Any]:
-    names = ("nll", "nats_per_byte", "entropy", "mauve")
+    names = (
+        *("nll", "nats_per_byte", "nats_per_judge_token", "entropy", "mauve"),
+        *("sample_entropy", "repetition", "distinct_2"),
+    )
     present = [name for name in names if getattr(row.first, name) is not None]
     return {name: dict(zip(("value", "error"), row.mean(name), strict=True)) for name in present}
 
@@ -161,9 +189,9 @@ COLUMNS: dict[str, Cell] = {
     "nats/byte": lambda row: f"{row.mean('nats_per_byte')[0]:.3f}",
     "entropy": _with_error("entropy"),
     "MAUVE": lambda row: None if row.first.mauve is None else f"{row.mean('mauve')[0]:.3f}",
-    "sample H": lambda row: f"{row.first.statistics.sample_entropy:.2f}",
-    "distinct-2": lambda row: f"{row.first.statistics.distinct[1]:.3f}",
-    "repeated": lambda row: f"{row.first.statistics.repetition:.1%}",
+    "sample H": lambda row: f"{row.mean('sample_entropy')[0]:.2f}",
+    "distinct-2": lambda row: f"{row.mean('distinct_2')[0]:.3f}",
+    "repeated": lambda row: f"{row.mean('repetition')[0]:.1%}",
     "duplicates": lambda row: f"{row.first.statistics.duplicate_share:.1%}",
     "longest match": lambda row: (
         row.first.matches and f"{row.first.matches.mean:.1f} (max {row.first.matches.maximum})"
@@ -187,6 +215,9 @@ def _remarks(report: Report) -> Iterator[str]:
             "MAUVE of the data is not measured: it needs 100 samples, and other held-out text that "
             "they are compared with"
         )
+    for system, best in report.best().items():
+        if best is not None and best.settings:
+            yield f"{label_of(system, dict(best.settings))}: best by the rule, AR-NLL {best.nll:.3f}"
     for frontier in report.frontiers():
         nll = frontier.nll_at_data_entropy
         text = "not reached by these settings" if nll is None else f"{nll:.3f}"

@@ -82,6 +82,18 @@ def ratio_interval(
     )
 
 
+def share_interval(count: int, total: int) -> Interval:
+    """Computes a share with Wilson's interval, which holds near 0 and 1 too."""
+    if not 0 <= count <= total or total < 1:
+        raise ValueError(
+            f"{count} of {total} is no share; count at least one, and no more than all"
+        )
+    share, square = count / total, NORMAL**2
+    centre = (count + square / 2) / (total + square)
+    spread = math.sqrt(total * share * (1 - share) + square / 4) * NORMAL / (total + square)
+    return Interval(share, max(centre - spread, 0.0), min(centre + spread, 1.0))
+
+
 def pooled_entropy_interval(
     tokens: Int[Tensor, "samples seq"], is_generated: Bool[Tensor, "samples seq"]
 ) -> Interval:

@@ -22,7 +22,7 @@ from rich.console import Console
 from cdcd.benchmarks.measure import environment
 from cdcd.config import read_config
 from cdcd.evaluation.held_out import described
-from cdcd.evaluation.judge import load_judge
+from cdcd.evaluation.judges import load_judge
 from cdcd.files import read_json, write_json
 from cdcd.inference.load import load, load_translator
 from cdcd.reproduction.measuring import measure
