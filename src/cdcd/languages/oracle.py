@@ -12,7 +12,7 @@ and the posterior of every token follows by forward–backward:
 
     p(s_n = i | x, t) ∝ α_n(i) β_n(i)        p_t(x) = Σ_i α_N(i).
 
-Everything is computed in logarithms.
+Everything is kept in logarithms.
 """
 
 import math
@@ -59,14 +59,15 @@ class MarkovOracle:
 
     def _log_likelihood(self, x: Tensor, t: Tensor) -> Float[Tensor, "batch seq states"]:
         """Returns ln ℓ_n(i) without the constant of the Gaussian."""
-        gaussian = -(x[:, :, None] - self.table).square().sum(-1) / (2 * t[:, None, None] ** 2)
+        lengths = x.square().sum(-1, keepdim=True) + self.table.square().sum(-1)
+        gaussian = (x @ self.table.T - lengths / 2) / t[:, None, None] ** 2
         states = torch.arange(len(self.table), device=x.device)
         certain = torch.where(self.tokens[..., None] == states, 0.0, -torch.inf).to(x.dtype)
         return torch.where(self.is_noisy[..., None], gaussian, certain)
 
     def _forward(self, likelihood: Tensor) -> Float[Tensor, "batch seq states"]:
         """Returns ln α from ln ℓ."""
-        transitions = self.chain.transitions.to(likelihood).log()
+        transitions = self.chain.transitions.to(likelihood)
         alpha = [self.chain.initial.to(likelihood).log() + likelihood[:, 0]]
         for n in range(1, likelihood.shape[1]):
             alpha.append(likelihood[:, n] + _log_product(alpha[-1], transitions))
@@ -74,7 +75,7 @@ class MarkovOracle:
 
     def _backward(self, likelihood: Tensor) -> Float[Tensor, "batch seq states"]:
         """Returns ln β from ln ℓ."""
-        transitions = self.chain.transitions.to(likelihood).log()
+        transitions = self.chain.transitions.to(likelihood)
         beta = [torch.zeros_like(likelihood[:, 0])]
         for n in range(likelihood.shape[1] - 1, 0, -1):
             beta.append(_log_product(likelihood[:, n] + beta[-1], transitions.T))
@@ -84,5 +85,6 @@ class MarkovOracle:
 def _log_product(
     vector: Float[Tensor, "batch states"], matrix: Float[Tensor, "states others"]
 ) -> Float[Tensor, "batch others"]:
-    """Returns ln(a B) from ln a and ln B, for a row vector a."""
-    return torch.logsumexp(vector[:, :, None] + matrix, dim=1)
+    """Returns ln(a B) from ln a and B, for a row vector a; its largest entry is factored out."""
+    largest = vector.amax(1, keepdim=True)
+    return ((vector - largest).exp() @ matrix).log() + largest
