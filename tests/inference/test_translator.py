@@ -76,12 +76,14 @@ def make_translator(
     return DiffusionTranslator(config, tokenizer, network, warp, dtype=dtype)
 
 
-def make_translation_task(model: str = "diffusion", **changes: Any) -> tuple[Any, Tensor]:
+def make_translation_task(
+    model: str = "diffusion", *, dtype: torch.dtype = torch.float32, **changes: Any
+) -> tuple[Any, Tensor]:
     """A task that looks at everything, and a batch."""
     config = tiny_translation(TRANSLATION | {"model": model} | changes)
     corpus = corpora.load_corpus(config)
     size = corpus.tokenizer.vocab_size
-    task = make_task(config, size, device=CPU, dtype=torch.float32)
+    task = make_task(config, size, device=CPU, dtype=dtype)
     perturbed(task.model)
     return task, corpus.train.rows(torch.arange(config.training.batch_size))
 
@@ -515,6 +517,9 @@ def compile_whole() -> None:
                 results.append((total, per_sequence, *gradients))
             for one, other in zip(*results, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        rounded, tokens = make_translation_task(model, dtype=torch.bfloat16)
+        compiled = torch.compile(rounded.loss, dynamic=False, fullgraph=True, backend="eager")
+        assert torch.isfinite(compiled(tokens, rounded.draw(0)[0])[0])
 
 
 def test_the_compiled_losses_are_the_losses():
