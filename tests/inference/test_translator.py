@@ -4,7 +4,7 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from interruptions import SEVEN, assert_same_run, stop_after
+from recordings import overwritten
 from rich.console import Console
 from tiny import contents, metrics, resume_tiny, start_tiny, tiny_translation, train_tiny
 from torch import Tensor
@@ -23,7 +24,6 @@ from cdcd.data.pairs import PreparedPairs
 from cdcd.data.prepare import PrepareConfig, prepare
 from cdcd.data.tokenizers import numerals_tokenizer
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.diffusion.estimator import Estimate
 from cdcd.diffusion.objective import training_loss
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.inference.beam import beam_search
@@ -397,21 +397,6 @@ def test_a_sample_depends_on_its_text_and_place_alone(model, settings):
     # The place matters, and so does the text.
     assert translator.samples(given[1:], num_samples=3, seed=5, **settings)[0] != whole[1]
     assert translator.samples([given[1]], seed=5, **settings)[0][0] != whole[0][0]
-
-
-def overwritten(work):
-    """A recording without a GPU: as with a CUDA graph, the results of all replays share memory."""
-    first = work()
-
-    def replay():
-        found = work()
-        for field in fields(Estimate):
-            place = getattr(first, field.name)
-            if place is not None:
-                place.copy_(getattr(found, field.name))
-        return first
-
-    return replay
 
 
 @pytest.mark.parametrize("solver", ["euler", "heun"])

@@ -1,24 +1,11 @@
 """metrics.jsonl is only a log: what is damaged in it is left out, and stops nothing."""
 
-import shutil
-
 import pytest
-from tiny import cdcd_main, metrics, train_tiny
+from tiny import cdcd_main, metrics
 
 from cdcd.files import FileWarning
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    return train_tiny(tmp_path_factory.mktemp("trained") / "run")
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    return shutil.copytree(trained, tmp_path / "run")
-
 
 DAMAGES = {
     "a flipped bit": lambda line: line.replace(b'"step"', b'"stex"'),
