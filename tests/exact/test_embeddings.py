@@ -9,6 +9,7 @@ from cdcd.diffusion.process import ProcessConfig
 from cdcd.networks.diffusion_text import DiffusionTextNetwork
 
 SMALL = {"batch": 32, "num_blocks": 1}
+"""The size of trainings whose embeddings alone are looked at."""
 
 
 def mean_cosine(model: DiffusionTextNetwork) -> float:

@@ -25,7 +25,6 @@ def train(
     process: ProcessConfig = PROCESS,
     batch: int = 128,
     num_blocks: int = 2,
-    learning_rate: float = 1e-2,
 ) -> tuple[DiffusionTextNetwork, MarkovChain]:
     """The Trainer's step in its plainest form."""
     chain = markov_chain(STATES, seed=1, concentration=0.5)
@@ -36,7 +35,7 @@ def train(
     optimiser = make_optimiser(model, (0.9, 0.999), momentum=0.9)
     warp_adam = torch.optim.Adam(warp.parameters(), lr=0.02)
     for step in range(steps):
-        optimiser.set_rate(learning_rate * min(1.0, 3 * (1 - step / steps)))
+        optimiser.set_rate(1e-2 * min(1.0, 3 * (1 - step / steps)))
         generator = generator_for("learning", step)
         tokens = chain.sample(batch, LENGTH, generator=generator)
         shape = (batch, LENGTH, embedding.dim)
