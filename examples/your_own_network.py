@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> tuple[float, float]:
     estimator = diffusion.NetworkEstimator(
         network=network, table=table, tokens=given, is_noisy=is_noisy
     )
-    sampling = diffusion.SamplingConfig(solver="heun", num_steps=50)
+    sampling = diffusion.SamplingConfig(solver="heun", num_steps=20)
     noise = torch.randn(1000, LENGTH, EMBEDDING.dim)
     times = diffusion.time_grid(sampling, process, warp.schedule())
     samples = diffusion.sample(estimator, table, noise, times, sampling)

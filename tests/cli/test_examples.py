@@ -29,6 +29,6 @@ def test_the_paper_in_100_lines_comes_near_the_oracle(capsys):
 
 def test_a_network_of_ones_own_learns_the_chain(capsys):
     """The samples of an untrained network are 0.6 nats a token worse than data."""
-    samples, data = load_example("your_own_network").main(["--steps", "250"])
+    samples, data = load_example("your_own_network").main(["--steps", "120"])
     assert abs(samples - data) < 0.3
     assert capsys.readouterr().out.startswith("exact NLL")

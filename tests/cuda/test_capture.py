@@ -3,15 +3,15 @@
 import os
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from recordings import overwritten
 from tiny import tiny_config
 
 from cdcd.benchmarks.shapes import synthetic_tokenizer
-from cdcd.diffusion.estimator import Estimate
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.inference.text_model import DiffusionTextModel
 from cdcd.networks import capture
@@ -46,21 +46,6 @@ def make_model(changes=None, *, mode="off"):
         dtype=choose_dtype(config.training.dtype, device),
         compile=mode,
     )
-
-
-def overwritten(work):
-    """A recording without a GPU: as with a CUDA graph, the results of all replays share memory."""
-    first = work()
-
-    def replay():
-        found = work()
-        for field in fields(Estimate):
-            place = getattr(first, field.name)
-            if place is not None:
-                place.copy_(getattr(found, field.name))
-        return first
-
-    return replay
 
 
 def fill(model, *, seed=0, batch=3, given=4, callback=None, **settings):

@@ -8,6 +8,9 @@ from cdcd.diffusion.objective import ObjectiveConfig
 from cdcd.diffusion.process import ProcessConfig
 from cdcd.networks.diffusion_text import DiffusionTextNetwork
 
+SMALL = {"batch": 32, "num_blocks": 1}
+"""The size of trainings whose embeddings alone are looked at."""
+
 
 def mean_cosine(model: DiffusionTextNetwork) -> float:
     """Mean cosine of the angle between two different embeddings."""
@@ -27,8 +30,8 @@ def test_score_matching_collapses_the_embeddings_and_cross_entropy_spreads_them(
             250,
             embedding=EmbeddingConfig(dim=8, init_scale=0.1),
             objective=ObjectiveConfig(loss=loss),  # pyright: ignore[reportArgumentType]
-            learning_rate=1e-2,
             process=ProcessConfig(t_min=3.0, t_max=30.0),
+            **SMALL,
         )
         return mean_cosine(model)
 
@@ -41,7 +44,7 @@ def test_embeddings_grow_without_normalisation_unless_penalised():
 
     def size(**settings: float) -> float:
         config = EmbeddingConfig(dim=8, init_scale=1.0, normalise=False, **settings)  # pyright: ignore[reportArgumentType]
-        model, _ = train(150, embedding=config, objective=ObjectiveConfig(), learning_rate=1e-2)
+        model, _ = train(150, embedding=config, objective=ObjectiveConfig(), **SMALL)
         return float(model.embedding.weight.detach().square().mean())
 
     free = size()

@@ -10,8 +10,9 @@ from cdcd.diffusion.warping import TimeWarp, WarpConfig
 from cdcd.languages import MarkovChain, markov_chain
 from cdcd.networks.diffusion_text import DiffusionTextNetwork, NetworkConfig
 from cdcd.seeding import generator_for
+from cdcd.training.optimiser import make_optimiser
 
-LENGTH, STATES, BATCH = 12, 8, 128
+LENGTH, STATES = 12, 8
 PROCESS = ProcessConfig(t_min=0.3, t_max=30.0)
 CPU = torch.device("cpu")
 
@@ -21,22 +22,23 @@ def train(
     *,
     embedding: EmbeddingConfig,
     objective: ObjectiveConfig,
-    learning_rate: float = 3e-3,
     process: ProcessConfig = PROCESS,
+    batch: int = 128,
+    num_blocks: int = 2,
 ) -> tuple[DiffusionTextNetwork, MarkovChain]:
     """The Trainer's step in its plainest form."""
     chain = markov_chain(STATES, seed=1, concentration=0.5)
     torch.manual_seed(0)
-    size = NetworkConfig(num_blocks=2, width=64, num_heads=4, time_units=32)
+    size = NetworkConfig(num_blocks=num_blocks, width=32, num_heads=2, time_units=32)
     model = DiffusionTextNetwork(size, embedding, process, vocab_size=STATES, length=LENGTH)
     warp = TimeWarp(WarpConfig(bins="log", num_bins=30, average_decay=0.9), process)
-    adam = torch.optim.Adam(model.parameters(), lr=learning_rate, fused=True)
+    optimiser = make_optimiser(model, (0.9, 0.999), momentum=0.9)
     warp_adam = torch.optim.Adam(warp.parameters(), lr=0.02)
     for step in range(steps):
-        adam.param_groups[0]["lr"] = learning_rate * min(1.0, 3 * (1 - step / steps))
+        optimiser.set_rate(1e-2 * min(1.0, 3 * (1 - step / steps)))
         generator = generator_for("learning", step)
-        tokens = chain.sample(BATCH, LENGTH, generator=generator)
-        shape = (BATCH, LENGTH, embedding.dim)
+        tokens = chain.sample(batch, LENGTH, generator=generator)
+        shape = (batch, LENGTH, embedding.dim)
         draws = draw_for_step(
             shape, objective, warp.training_schedule(), seed=0, step=step, device=CPU
         )
@@ -50,8 +52,7 @@ def train(
             log_l2_weight=model.embedding.log_l2_weight,
         )
         (losses.total / losses.num_noisy).backward()
-        adam.step()
-        adam.zero_grad()
+        optimiser.step()
         warp.fitting_loss(draws.t, losses.per_sequence).backward()
         warp_adam.step()
         warp_adam.zero_grad()

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from recordings import overwritten
 from small_translators import perturbed
 from test_pieces import TEXTS as SPELT
 from test_pieces import pieces
-from test_translator import make_translator, overwritten, texts
+from test_translator import make_translator, texts
 from tiny import train_tiny
 
 import cdcd

@@ -4,7 +4,7 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from interruptions import SEVEN, assert_same_run, stop_after
+from recordings import overwritten
 from rich.console import Console
 from tiny import contents, metrics, resume_tiny, start_tiny, tiny_translation, train_tiny
 from torch import Tensor
@@ -23,7 +24,6 @@ from cdcd.data.pairs import PreparedPairs
 from cdcd.data.prepare import PrepareConfig, prepare
 from cdcd.data.tokenizers import numerals_tokenizer
 from cdcd.data.vocabulary import EOS, PAD
-from cdcd.diffusion.estimator import Estimate
 from cdcd.diffusion.objective import training_loss
 from cdcd.diffusion.warping import TimeWarp
 from cdcd.inference.beam import beam_search
@@ -76,12 +76,14 @@ def make_translator(
     return DiffusionTranslator(config, tokenizer, network, warp, dtype=dtype)
 
 
-def make_translation_task(model: str = "diffusion", **changes: Any) -> tuple[Any, Tensor]:
+def make_translation_task(
+    model: str = "diffusion", *, dtype: torch.dtype = torch.float32, **changes: Any
+) -> tuple[Any, Tensor]:
     """A task that looks at everything, and a batch."""
     config = tiny_translation(TRANSLATION | {"model": model} | changes)
     corpus = corpora.load_corpus(config)
     size = corpus.tokenizer.vocab_size
-    task = make_task(config, size, device=CPU, dtype=torch.float32)
+    task = make_task(config, size, device=CPU, dtype=dtype)
     perturbed(task.model)
     return task, corpus.train.rows(torch.arange(config.training.batch_size))
 
@@ -398,21 +400,6 @@ def test_a_sample_depends_on_its_text_and_place_alone(model, settings):
     assert translator.samples([given[1]], seed=5, **settings)[0][0] != whole[0][0]
 
 
-def overwritten(work):
-    """A recording without a GPU: as with a CUDA graph, the results of all replays share memory."""
-    first = work()
-
-    def replay():
-        found = work()
-        for field in fields(Estimate):
-            place = getattr(first, field.name)
-            if place is not None:
-                place.copy_(getattr(found, field.name))
-        return first
-
-    return replay
-
-
 @pytest.mark.parametrize("solver", ["euler", "heun", "dpm++", "ancestral"])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_recorded_calls_give_the_same(settings, solver):
@@ -516,6 +503,9 @@ def compile_whole() -> None:
                 results.append((total, per_sequence, *gradients))
             for one, other in zip(*results, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        rounded, tokens = make_translation_task(model, dtype=torch.bfloat16)
+        compiled = torch.compile(rounded.loss, dynamic=False, fullgraph=True, backend="eager")
+        assert torch.isfinite(compiled(tokens, rounded.draw(0)[0])[0])
 
 
 def test_the_compiled_losses_are_the_losses():

@@ -1,11 +1,7 @@
 """The diffusion translator: what it must not depend on, and what both translators learn."""
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -400,42 +396,6 @@ def test_bfloat16_by_autocast():
     exact = translator(source, target)
     assert (logits.float() - exact).abs().mean() < 0.1 * exact.abs().mean()
     assert (first.float() - exact[:, 0]).abs().mean() < 0.1 * exact.abs().mean()
-
-
-def compile_whole():
-    """A training step of either model is one graph; the gradients are those of a plain step."""
-    source, target, drawn = sources(), targets(), draws(torch.arange(BATCH) == 2)
-    model, translator = diffusion_model().float(), baseline().float()
-
-    def diffusion() -> Tensor:
-        return diffusion_loss(model, source, target, drawn)
-
-    def autoregressive() -> Tensor:
-        return token_losses(translator(source, target), target, 0.1)[0].sum()
-
-    for work, trained in ((diffusion, model), (autoregressive, translator)):
-        compiled = torch.compile(work, dynamic=False, fullgraph=True, backend="eager")
-        found, expected = compiled(), work()
-        torch.testing.assert_close(found, expected)
-        weights = [p for p in trained.parameters() if p.requires_grad]
-        pairs = zip(
-            *(torch.autograd.grad(loss, weights) for loss in (found, expected)), strict=True
-        )
-        for a, b in pairs:
-            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
-        with torch.autocast("cpu", torch.bfloat16):
-            assert torch.isfinite(compiled())
-
-
-def test_training_steps_compile_to_one_graph():
-    """In a process of its own, since torch cannot compile the tests' checks of shapes."""
-    folders = [str(Path(__file__).parent), *sys.path]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
-    command = "import test_translation; test_translation.compile_whole()"
-    done = subprocess.run(
-        [sys.executable, "-c", command], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_sizes_are_those_of_the_original():

@@ -1,24 +1,12 @@
 """The tokenizer and the configuration of a run belong to its weights, which checksums tell."""
 
 import json
-import shutil
 
 import pytest
-from tiny import cdcd_main, resume_tiny, train_tiny
+from tiny import cdcd_main, resume_tiny
 
 from cdcd.training import run as runs
 from cdcd.training.checkpoint import RunDirectory
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    return train_tiny(tmp_path_factory.mktemp("trained") / "run")
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    """A copy of the trained run, to be changed."""
-    return shutil.copytree(trained, tmp_path / "run")
 
 
 def other_words(path):

@@ -13,7 +13,7 @@ import pytest
 from forks import end_of, fork, fork_cdcd, wait_for
 from interruptions import assert_same_run
 from text_corpus import write_corpus
-from tiny import cdcd_main, contents, metrics, tiny_options, train_tiny
+from tiny import cdcd_main, contents, metrics, tiny_options
 
 from cdcd import lock as lock_module
 from cdcd.data.prepare import preparation
@@ -21,16 +21,6 @@ from cdcd.files import FileWarning
 from cdcd.lock import LOCK, Lock, locked
 from cdcd.training import run as runs
 from cdcd.training.trainer import Trainer
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    return train_tiny(tmp_path_factory.mktemp("trained") / "run")
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    return shutil.copytree(trained, tmp_path / "run")
 
 
 def let_all_arrive(monkeypatch, owner, name, folder, number):

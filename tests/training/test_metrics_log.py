@@ -1,24 +1,11 @@
 """metrics.jsonl is only a log: what is damaged in it is left out, and stops nothing."""
 
-import shutil
-
 import pytest
-from tiny import cdcd_main, metrics, train_tiny
+from tiny import cdcd_main, metrics
 
 from cdcd.files import FileWarning
 from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    return train_tiny(tmp_path_factory.mktemp("trained") / "run")
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    return shutil.copytree(trained, tmp_path / "run")
-
 
 DAMAGES = {
     "a flipped bit": lambda line: line.replace(b'"step"', b'"stex"'),
@@ -36,19 +23,34 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_line_is_left_out_with_a_warning(run, trained, capsys, damage):
-    file = run / "metrics.jsonl"
+def damage(file, names):
+    """Damages the third line in some ways, each in a line of its own."""
     lines = file.read_bytes().split(b"\n")
-    lines[2] = damage(lines[2])
+    lines[2:3] = [DAMAGES[name](lines[2]) for name in names]
     file.write_bytes(b"\n".join(lines))
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_line_is_left_out_with_a_warning(run, trained, name):
+    file = run / "metrics.jsonl"
+    damage(file, [name])
+    with pytest.warns(FileWarning) as warnings:
+        rows = read_metrics(file)
+    assert [str(each.message) for each in warnings] == [f"{file}, line 3: damaged, and left out"]
+    assert rows == [row for n, row in enumerate(read_metrics(trained / "metrics.jsonl")) if n != 2]
+
+
+def test_no_command_stops_at_damaged_lines(run, trained, capsys):
+    file = run / "metrics.jsonl"
+    damage(file, DAMAGES)
     for command in (
         ("info", run),
         ("plot", run),
         ("train", "--resume", "--out", run, "--training.steps", 8),
     ):
         assert cdcd_main(*command) == 0
-        warning = f"cdcd: warning: {file}, line 3: damaged, and left out\n"
+        others = f"(and {len(DAMAGES) - 1} others)"
+        warning = f"cdcd: warning: {file}, line 3 {others}: damaged, and left out\n"
         assert capsys.readouterr().err == warning
     assert [row["step"] for row in metrics(run)] == [1, 2, 4, 5, 6, 6, 7, 8, 8]
     good = {str(row) for row in metrics(trained)}

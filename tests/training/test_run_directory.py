@@ -34,17 +34,6 @@ FILES = ("weights.safetensors", "optimiser.safetensors", "checkpoint.json")
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    return train_tiny(tmp_path_factory.mktemp("trained") / "run")
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    """A copy of the trained run, to be damaged."""
-    return shutil.copytree(trained, tmp_path / "run")
-
-
-@pytest.fixture(scope="module")
 def wider(tmp_path_factory):
     return train_tiny(tmp_path_factory.mktemp("wider") / "run", {"network.width": 64})
 

@@ -183,9 +183,9 @@ _ORDINAL_ENDS = [
     stem + end for stem in ("", "t", "st", "erst", "dritt", "siebt") for end in ("e", "en")
 ]
 _PARTS = [*UNITS["de"], *TENS["de"], "ein", "und", "hundert", "tausend", *_ORDINAL_ENDS]
-NUMBER_PART = re.compile("|".join(sorted(_PARTS, key=len, reverse=True)))
-"""One part of a German number."""
-NUMBER = re.compile(f"({NUMBER_PART.pattern})+")
+NUMBER_PART = "|".join(sorted(_PARTS, key=len, reverse=True))
+"""The pattern of one part of a German number; Python compiles it where it is needed first."""
+NUMBER = f"({NUMBER_PART})+"
 
 
 @cache
@@ -199,7 +199,7 @@ def _pieces_of(chunk: str) -> Iterator[str]:
     spelt = (
         part
         for word in re.findall(r"[\w']+|[^\w\s]", chunk)
-        for part in (NUMBER_PART.findall(word) if NUMBER.fullmatch(word) else [word])
+        for part in (re.findall(NUMBER_PART, word) if re.fullmatch(NUMBER, word) else [word])
     )
     return (GLUE * (index > 0) + part for index, part in enumerate(spelt))
 
