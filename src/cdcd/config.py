@@ -60,6 +60,8 @@ class DataConfig(Settings, section="data"):
     subword_sampling: Share = 0.0
     """Subword regularisation: in training, words of sources are split into pieces at random, each split with
     its probability to this power (0.2 where pairs are few); 0: always the likeliest split."""
+    random_length_share: Share = 0.0
+    """Share of the batches whose sequences are cut to one random length, from 2 tokens up; for texts."""
     reverse: bool = False
     """Translate from the targets of a prepared data set to its sources."""
     layout: Literal["documents", "stream"] = "stream"
@@ -112,6 +114,9 @@ class TrainingConfig(Settings, section="training"):
     """Adam's decay of the second moment."""
     momentum: BelowOne = 0.95
     """Muon's momentum."""
+    weight_decay: Annotated[float, Bounds(0, 100)] = 0.0
+    """Decoupled weight decay: the matrices of linear layers shrink by this share of the learning rate, each
+    step; embeddings, biases and norms do not."""
     label_smoothing: BelowOne = 0.0
     """Probability that the training target spreads evenly over all tokens; for autoregressive translators."""
     schedule: Literal["constant", "inverse_sqrt"] = "constant"
@@ -145,6 +150,8 @@ class TrainingConfig(Settings, section="training"):
     """Number of checkpoints that are kept."""
     patience: Steps = 0
     """Validations without a new best loss after which training stops and keeps the best; 0: never stop early."""
+    keep_best: bool = False
+    """Train to the last step and then go back to the checkpoint of the best validation, as with `patience`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,10 +167,11 @@ class TrainingConfig(Settings, section="training"):
                 "training.schedule inverse_sqrt falls from the end of the warm-up: set "
                 "training.warmup_steps above 0"
             )
-        if self.patience and not self.validate_every:
-            raise ValueError(
-                "training.patience counts validations: set training.validate_every above 0"
-            )
+        for name, verb in (("patience", "counts"), ("keep_best", "compares")):
+            if getattr(self, name) and not self.validate_every:
+                raise ValueError(
+                    f"training.{name} {verb} validations: set training.validate_every above 0"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +257,11 @@ class RunConfig(Settings):
             )
         if self.network.tied_head and self.model != "autoregressive":
             raise ValueError("network.tied_head is for autoregressive models; leave it off")
+        if self.network.output_prior and not self.embedding.normalise:
+            raise ValueError(
+                "network.output_prior needs embeddings of one norm: set embedding.normalise true, or "
+                "network.output_prior false"
+            )
         if self.task == "translation" and self.training.strategy == "fsdp":
             raise ValueError("translation models are not sharded (fsdp): choose ddp")
 
@@ -308,9 +321,15 @@ def effects(config: RunConfig) -> Effects:
             (is_diffusion, "model diffusion", "process embedding warp objective"),
             (is_diffusion, "model diffusion", "decoder sampling mask_predict"),
             (is_diffusion, "model diffusion", "network.time_input network.time_units"),
-            (is_diffusion, "model diffusion", "seq2seq.time_units"),
+            (is_diffusion, "model diffusion", "seq2seq.time_units network.output_prior"),
+            (
+                is_diffusion and config.network.output_prior,
+                "network.output_prior true",
+                "network.output_prior_warmup network.output_prior_clip",
+            ),
             (not is_diffusion, "model autoregressive", "decoding"),
             (is_text, "task text", "network data.tokenizer data.layout data.num_states"),
+            (is_text, "task text", "data.random_length_share"),
             (not is_text, "task translation", "seq2seq data.source_length data.languages"),
             (not is_text, "task translation", "data.subword_sampling data.reverse"),
             (

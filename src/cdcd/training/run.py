@@ -278,6 +278,8 @@ def changed_config(run: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
             reason = f"the run keeps {'a' if before[name] else 'no'} moving average of its weights"
         if name == "training.valid_sequences" and present.training.patience:
             reason = "training.patience compares validation losses of the same sequences"
+        if name == "training.valid_sequences" and present.training.keep_best:
+            reason = "training.keep_best compares validation losses of the same sequences"
         if reason:
             raise ValueError(
                 f"{name} is fixed at {before[name]} by the run {run.path} ({reason}); a resumed run can "
@@ -293,5 +295,7 @@ def changes_to(run: RunDirectory, config: RunConfig) -> dict[str, Any]:
 
 
 def is_finished(run: RunDirectory, changes: Mapping[str, Any]) -> bool:
-    """Returns whether a run with these changes has no step left."""
-    return run.existing_step() >= changed_config(run, changes).training.steps
+    """Returns whether a run with these changes has no step left, also where it went back to its best."""
+    config = changed_config(run, changes)
+    went_back = config.training.keep_best and run.aside(config.training.steps).exists()
+    return went_back or run.existing_step() >= config.training.steps
