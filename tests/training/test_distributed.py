@@ -43,6 +43,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "muon": {"training.optimiser": "muon"},
     "translation": {"task": "translation"},
     "translation baseline": {"task": "translation", "model": "autoregressive"},
+    "options": {
+        **{"training.optimiser": "muon", "training.weight_decay": 0.5},
+        **{"data.random_length_share": 0.5, "network.output_prior": True},
+        **{"network.zero_gates": True, "network.query_key_norm": True},
+    },
     "no time": {"network.time_input": False, "objective.self_conditioned_share": 0.3},
 }
 CASES = [(kind, strategy) for kind in KINDS for strategy in ("ddp", "fsdp")]
