@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cdcd.data.corpus import BUILT_IN, BUILT_IN_PAIRS
 from cdcd.data.sequences import is_dataset
+from cdcd.diffusion.distillation import DistillationConfig
 from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.objective import ObjectiveConfig
 from cdcd.diffusion.process import ProcessConfig
@@ -240,6 +241,7 @@ class RunConfig(Settings):
     warp: WarpConfig = field(default_factory=WarpConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
     decoder: Decoder = "ode"
     """Decoder of a diffusion model: `ode` (the paper's sampling) or `mask-predict` (no diffusion; see
     docs/translation.md)."""
@@ -262,8 +264,10 @@ class RunConfig(Settings):
                 "network.output_prior needs embeddings of one norm: set embedding.normalise true, or "
                 "network.output_prior false"
             )
-        if self.task == "translation" and self.training.strategy == "fsdp":
-            raise ValueError("translation models are not sharded (fsdp): choose ddp")
+        is_whole = self.task == "translation" or self.distillation.teacher_steps
+        if is_whole and self.training.strategy == "fsdp":
+            kind = "distilled" if self.distillation.teacher_steps else "translation"
+            raise ValueError(f"{kind} models are not sharded (fsdp): choose ddp")
 
 
 REMOVED = {"data.extra_padding": 0.0, "objective.self_conditioning_lag": 0.0}
@@ -375,5 +379,6 @@ def effects(config: RunConfig) -> Effects:
                 "embedding.l2_penalty embedding.l2_adapted embedding.margin_penalty",
             ),
             (config.training.optimiser == "muon", "training.optimiser muon", "training.momentum"),
+            (config.distillation.teacher_steps > 0, "cdcd distill", "distillation"),
         )
     ]
