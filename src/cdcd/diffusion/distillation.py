@@ -10,7 +10,7 @@ Two steps t -> t' -> t'' with the predictions a and b end where one step with th
 
 Score interpolation leaves a student no other predictions than expected embeddings. a and b are such, so
 their mixture is one too: that of the probabilities (1 − w)·p_a + w·p_b, which a softmax can equal. The loss
-has the squared error of x0_hat and the divergence of the probabilities; both are zero at the target.
+is the divergence from these; the squared error of x0_hat can be added. Both are zero at the target.
 
 Self-conditioning follows what sampling will do. A sequence is noised at the student's step before the one
 that is taught; from there both predict, without a prediction before it, and the teacher goes two steps. It
@@ -40,7 +40,7 @@ class DistillationConfig(Settings, section="distillation"):
     """Steps of the last student: those of the teacher, halved once or more."""
     round_steps: Count = 2_000
     """Steps of training after which a student is the teacher of the next one."""
-    squared_error_weight: Weight = 1.0
+    squared_error_weight: Weight = 0.0
     """Weight of the mean squared error of x0_hat, times max(1, 1/t²)."""
     divergence_weight: Weight = 1.0
     """Weight of the divergence of the student's token probabilities from the teacher's."""
