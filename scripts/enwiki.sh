@@ -5,22 +5,26 @@
 #     scripts/enwiki.sh DATA OUT [STAGE …]
 #
 # DATA holds train.txt.xz and valid.txt.xz of enwiki2015, and optionally a folder `tokenizer` to use.
-# Stages: prepare judge baseline diffusion masked evaluate. A longer run is STEPS=100000 scripts/enwiki.sh ….
+# Stages: prepare judge baseline diffusion masked evaluate. A longer run, of longer sequences, which ends with
+# its best checkpoint, is scripts/enwiki_long.sh.
 source "$(dirname "$0")/text_experiment.sh"
 steps=${STEPS:-6000} steps_ar=${STEPS_AR:-2400}
-size+=(--data.length 64 --training.batch-size 1024)
+length=${LENGTH:-64} batch=${BATCH:-1024}
+size+=(--data.length "$length" --training.batch-size "$batch")
 autoregressive+=(--training.steps "$steps_ar" --training.decay-steps $((steps_ar / 3))
   --training.validate-every 200)
 
 prepare() {
   prepare_data --source "$data/train.txt.xz" --valid-source "$data/valid.txt.xz" --unit blank-line \
-    --test-share 0.04 --vocab-size 8192
+    --test-share 0.04 --vocab-size 8192 --judge-share "${JUDGE_SHARE:-0.48}"
 }
 
 diffusion() {
+  local recipe
+  read -ra recipe <<<"${DIFFUSION_OPTIONS:-}"
   train diffusion --training.steps "$steps" --training.decay-steps $((steps / 3)) \
     --training.validate-every 1000 --training.checkpoint-every 1000 --embedding.dim 128 \
-    --embedding.init-scale 0.05
+    --embedding.init-scale 0.05 "${recipe[@]}"
 }
 
 masked() {

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cdcd.data.corpus import BUILT_IN, BUILT_IN_PAIRS
 from cdcd.data.sequences import is_dataset
+from cdcd.diffusion.distillation import DistillationConfig
 from cdcd.diffusion.embedding import EmbeddingConfig
 from cdcd.diffusion.masked import UnmaskingConfig
 from cdcd.diffusion.objective import ObjectiveConfig
@@ -61,6 +62,8 @@ class DataConfig(Settings, section="data"):
     subword_sampling: Share = 0.0
     """Subword regularisation: in training, words of sources are split into pieces at random, each split with
     its probability to this power (0.2 where pairs are few); 0: always the likeliest split."""
+    random_length_share: Share = 0.0
+    """Share of the batches whose sequences are cut to one random length, from 2 tokens up; for texts."""
     reverse: bool = False
     """Translate from the targets of a prepared data set to its sources."""
     layout: Literal["documents", "stream"] = "stream"
@@ -113,6 +116,9 @@ class TrainingConfig(Settings, section="training"):
     """Adam's decay of the second moment."""
     momentum: BelowOne = 0.95
     """Muon's momentum."""
+    weight_decay: Annotated[float, Bounds(0, 100)] = 0.0
+    """Decoupled weight decay: the matrices of linear layers shrink by this share of the learning rate, each
+    step; embeddings, biases and norms do not."""
     label_smoothing: BelowOne = 0.0
     """Probability that the training target spreads evenly over all tokens; for autoregressive translators."""
     schedule: Literal["constant", "inverse_sqrt"] = "constant"
@@ -146,6 +152,8 @@ class TrainingConfig(Settings, section="training"):
     """Number of checkpoints that are kept."""
     patience: Steps = 0
     """Validations without a new best loss after which training stops and keeps the best; 0: never stop early."""
+    keep_best: bool = False
+    """Train to the last step and then go back to the checkpoint of the best validation, as with `patience`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,10 +169,11 @@ class TrainingConfig(Settings, section="training"):
                 "training.schedule inverse_sqrt falls from the end of the warm-up: set "
                 "training.warmup_steps above 0"
             )
-        if self.patience and not self.validate_every:
-            raise ValueError(
-                "training.patience counts validations: set training.validate_every above 0"
-            )
+        for name, verb in (("patience", "counts"), ("keep_best", "compares")):
+            if getattr(self, name) and not self.validate_every:
+                raise ValueError(
+                    f"training.{name} {verb} validations: set training.validate_every above 0"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +243,7 @@ class RunConfig(Settings):
     warp: WarpConfig = field(default_factory=WarpConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
     decoder: Decoder = "ode"
     """Decoder of a diffusion model: `ode` (the paper's sampling) or `mask-predict` (no diffusion; see
     docs/translation.md)."""
@@ -252,8 +262,15 @@ class RunConfig(Settings):
             )
         if self.network.tied_head and self.model != "autoregressive":
             raise ValueError("network.tied_head is for autoregressive models; leave it off")
-        if self.task == "translation" and self.training.strategy == "fsdp":
-            raise ValueError("translation models are not sharded (fsdp): choose ddp")
+        if self.network.output_prior and not self.embedding.normalise:
+            raise ValueError(
+                "network.output_prior needs embeddings of one norm: set embedding.normalise true, or "
+                "network.output_prior false"
+            )
+        is_whole = self.task == "translation" or self.distillation.teacher_steps
+        if is_whole and self.training.strategy == "fsdp":
+            kind = "distilled" if self.distillation.teacher_steps else "translation"
+            raise ValueError(f"{kind} models are not sharded (fsdp): choose ddp")
         if self.task == "translation" and self.model == "masked":
             raise ValueError(
                 "model masked is of texts alone: for task translation choose diffusion or autoregressive"
@@ -324,9 +341,15 @@ def effects(config: RunConfig) -> Effects:
             (is_diffusion, "model diffusion", "decoder sampling mask_predict"),
             (is_masked, "model masked", "unmasking"),
             (is_diffusion, "model diffusion", "network.time_input network.time_units"),
-            (is_diffusion, "model diffusion", "seq2seq.time_units"),
+            (is_diffusion, "model diffusion", "seq2seq.time_units network.output_prior"),
+            (
+                is_diffusion and config.network.output_prior,
+                "network.output_prior true",
+                "network.output_prior_warmup network.output_prior_clip",
+            ),
             (is_autoregressive, "model autoregressive", "decoding"),
             (is_text, "task text", "network data.tokenizer data.layout data.num_states"),
+            (is_text, "task text", "data.random_length_share"),
             (not is_text, "task translation", "seq2seq data.source_length data.languages"),
             (not is_text, "task translation", "data.subword_sampling data.reverse"),
             (
@@ -382,5 +405,6 @@ def effects(config: RunConfig) -> Effects:
                 "embedding.l2_penalty embedding.l2_adapted embedding.margin_penalty",
             ),
             (config.training.optimiser == "muon", "training.optimiser muon", "training.momentum"),
+            (config.distillation.teacher_steps > 0, "cdcd distill", "distillation"),
         )
     ]

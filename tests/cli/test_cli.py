@@ -191,15 +191,18 @@ def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
     assert options_in(capsys.readouterr().out) - own == fields
 
 
-def test_the_options_of_train_are_the_fields_of_a_run(capsys):
-    assert cdcd_main("train", "--help-all") == 0
+def test_the_options_of_train_and_distill_are_the_fields_of_a_run(capsys):
+    shown = set()
+    for verb in ("train", "distill"):
+        assert cdcd_main(verb, "--help-all") == 0
+        shown |= options_in(capsys.readouterr().out)
     fields = {
         f"{section}.{name}".replace("_", "-")
         for section, values in dataclasses.asdict(RunConfig()).items()
         if isinstance(values, dict)
         for name in values
     }
-    assert {name for name in options_in(capsys.readouterr().out) if "." in name} >= fields
+    assert {name for name in shown if "." in name} >= fields
 
 
 @pytest.mark.parametrize(

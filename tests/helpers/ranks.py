@@ -1,6 +1,6 @@
 """Jobs for several ranks: tiny trainings that every rank runs one after another.
 
-A job starts a run, or goes on with one ("resume"). "fault" breaks the exchange between the ranks, to
+A job starts a run, goes on with one ("resume") or distils one ("teacher"). "fault" breaks the exchange between the ranks, to
 show that the tests would notice; "stop_at" sends the last rank a signal at a step.
 """
 
@@ -34,6 +34,11 @@ def train(job: dict[str, Any], world: World = ALONE) -> Path:
     with mock.patch.object(*FAULTS[job["fault"]]) if "fault" in job else nullcontext():
         if job.get("resume"):
             trainer = runs.resume(out, changes=job["changes"], console=silent(), world=world)
+        elif "teacher" in job:
+            teacher = Path(job["teacher"])
+            trainer = runs.distil(
+                teacher, out, changes=job["changes"], console=silent(), world=world
+            )
         else:
             trainer = runs.start(tiny_config(job["changes"]), out, console=silent(), world=world)
         with recorded_norms() as norms:

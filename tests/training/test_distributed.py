@@ -44,6 +44,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "muon": {"training.optimiser": "muon"},
     "translation": {"task": "translation"},
     "translation baseline": {"task": "translation", "model": "autoregressive"},
+    "options": {
+        **{"training.optimiser": "muon", "training.weight_decay": 0.5},
+        **{"data.random_length_share": 0.5, "network.output_prior": True},
+        **{"network.zero_gates": True, "network.query_key_norm": True},
+    },
     "no time": {"network.time_input": False, "objective.self_conditioned_share": 0.3},
 }
 CASES = [(kind, strategy) for kind in KINDS for strategy in ("ddp", "fsdp")]
@@ -51,6 +56,11 @@ CASES = [(kind, strategy) for kind in KINDS for strategy in ("ddp", "fsdp")]
 CASES = [case for case in CASES if case[1] == "ddp" or "translation" not in case[0]]
 for case in (("autoregressive", "fsdp"), ("autoregressive accumulate", "ddp"), ("no time", "fsdp")):
     CASES.remove(case)
+DISTILLED = {
+    "distillation.teacher_steps": 8,
+    "distillation.num_steps": 2,
+    "distillation.round_steps": 2,
+}
 TWELVE = {"training.steps": 12, "training.checkpoint_every": 0, "training.log_every": 4}
 LONG = BASE | {"training.steps": 60, "training.checkpoint_every": 20}
 
@@ -80,6 +90,7 @@ def trained(tmp_path_factory):
                 for kind, strategy in CASES
             ]
             jobs += [job(shared / fault, *_fault_changes(fault), fault=fault) for fault in FAULTS]
+            jobs.append(job(shared / "distilled", DISTILLED, teacher=str(shared / "diffusion ddp")))
             jobs.append(job(shared / "long", LONG))
             jobs.append(job(shared / "stopped", TWELVE, stop_at=7))
             jobs.append({"out": str(shared / "stopped"), "changes": {}, "resume": True})
@@ -123,6 +134,15 @@ def test_two_ranks_train_what_one_process_trains(trained, tmp_path, kind):
         # makes steps; losses and norms do not depend on them.
         assert found["weights"] < (5e-4 if "translation" in kind else 2e-5), strategy
         assert found["warp"] < 1e-6, strategy
+
+
+def test_two_ranks_distil_what_one_process_distils(trained, tmp_path):
+    alone = job(tmp_path / "alone", DISTILLED, teacher=str(trained / "diffusion ddp"))
+    found = differences(trained / "distilled", train(alone))
+    # Losses of so small a network are differences of nearly equal numbers; their gradients are not.
+    assert found["norms"] < 2e-5
+    assert found["weights"] < 2e-5
+    assert found["warp"] == 0
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -33,7 +33,7 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
             "--out", metavar="FILE", type=argument(Path), help="write the JSON to this file too"
         )
         add_options(verb, settings)
-        add_options(verb, RunConfig)
+        add_options(verb, RunConfig, leave_out={"distillation"})
 
 
 def bench(options: Any) -> None:

@@ -47,6 +47,14 @@ _MAIN_TRAINING: Fields = {
         *("training.seed", "training.device", "training.dtype"),
     ),
 }
+_MAIN_DISTILLATION: Fields = {
+    ("diffusion/distillation.py", "DistillationConfig"): (
+        *("distillation.teacher_steps", "distillation.num_steps", "distillation.round_steps"),
+    ),
+    ("config.py", "TrainingConfig"): (
+        *("training.batch_size", "training.learning_rate", "training.device"),
+    ),
+}
 _MAIN_EVALUATION: Fields = {
     ("evaluation/text_evaluation.py", "EvaluationConfig"): (
         *("protocol", "split", "num_samples", "seed", "batch_size", "mauve"),
@@ -101,7 +109,22 @@ def train_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
         return add_main_fields(parser, _MAIN_TRAINING)
     from cdcd.config import RunConfig
 
-    return add_options(parser, RunConfig)
+    return add_options(parser, RunConfig, leave_out={"distillation"})
+
+
+def distill_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
+    _path(parser, "teacher", "RUN", "run directory of a diffusion model of text")
+    _path(parser, "--out", "RUN", "run directory of the distilled model", required=True)
+    parser.add_argument(
+        "--data", metavar="PATH", type=argument(str), help="the text of RUN, where it is elsewhere"
+    )
+    if not whole:
+        return add_main_fields(parser, _MAIN_DISTILLATION)
+    from cdcd.config import RunConfig
+
+    distilled = {"distillation", "training", "sampling"}
+    others = {name for name in hints_of(RunConfig) if name not in distilled}
+    return add_options(parser, RunConfig, leave_out=others)
 
 
 def sample_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:

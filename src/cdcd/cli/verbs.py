@@ -49,6 +49,12 @@ VERBS = [
         "--preset NAME --data PATH --out RUN [--resume [auto]] [--section.field VALUE …]",
     ),
     Verb(
+        "distill",
+        "distill",
+        "teach a diffusion model of text to sample in fewer steps",
+        "RUN --out RUN [--distillation.num-steps INT] [--section.field VALUE …]",
+    ),
+    Verb(
         "sample",
         "generate",
         "generate text, with or without a prompt",

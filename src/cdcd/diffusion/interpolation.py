@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cdcd.diffusion.logits import in_parts
+from cdcd.diffusion.logits import in_parts, take
 
 HALF_SCALE = 256.0
 """Probabilities times this are in float16's range, and so are their products with embeddings."""
@@ -104,6 +104,25 @@ def drawn_embeddings(
 
     rows = in_parts(drawn, logits.flatten(0, 1), u.flatten(), even_compiled=True)
     return rows.unflatten(0, u.shape)
+
+
+def token_likelihoods(
+    x: Float[Tensor, "batch seq embed"],
+    t: Float[Tensor, " batch"],
+    table: Float[Tensor, "vocab embed"],
+    positions: Int[Tensor, " predicted"] | None = None,
+    *,
+    most: float,
+) -> Float[Tensor, "*positions vocab"]:
+    """Returns ln N(x; e, t²) of each token's embedding e, up to a constant: x·e/t².
+
+    At some positions of the flattened batch, or at all.
+    All embeddings have the same norm. Where |e|²/t² would exceed `most`, so much takes its place: the
+    likelihood is then that of a higher noise level, and its order of the tokens is kept.
+    """
+    precision = (1 / t**2).clamp(max=most / table.shape[1])
+    scaled = x * precision[:, None, None]
+    return (scaled if positions is None else take(scaled, positions)) @ table.T
 
 
 def score(

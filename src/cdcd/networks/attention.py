@@ -80,11 +80,17 @@ class KeyValueCache:
 class Attention(nn.Module):
     """Multi-head self-attention: every position sees every other, or, causal, those before it."""
 
-    def __init__(self, width: int, num_heads: int, *, causal: bool = False) -> None:
+    def __init__(
+        self, width: int, num_heads: int, *, causal: bool = False, query_key_norm: bool = False
+    ) -> None:
         super().__init__()
         self.num_heads, self.causal = num_heads, causal
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
+        # Factors of normalised queries and keys, shared by the heads (Henry et al., 2020).
+        ones = torch.ones(width // num_heads)
+        self.query_gain = nn.Parameter(ones) if query_key_norm else None
+        self.key_gain = nn.Parameter(ones.clone()) if query_key_norm else None
 
     def forward(
         self,
@@ -95,7 +101,7 @@ class Attention(nn.Module):
         is_visible: Bool[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "batch seq width"]:
         """Attends within `h`, hidden positions apart; with a cache also to the inputs before `positions`."""
-        projected = self.qkv(h)
+        projected = self._normalised(self.qkv(h))
         if rotary is not None and is_visible is None and self._fits_one_tile(projected, rotary):
             assert mix_heads is not None
             length = h.shape[1]
@@ -103,6 +109,20 @@ class Attention(nn.Module):
         else:
             mixed = self._mix(projected, rotary, positions, cache, is_visible)
         return self.out(mixed)
+
+    def _normalised(
+        self, projected: Float[Tensor, "batch seq three_widths"]
+    ) -> Float[Tensor, "batch seq three_widths"]:
+        """Returns projections whose queries and keys have a root mean square of 1, before their gains.
+
+        A rotation changes no norm: rotary positions can follow.
+        """
+        if self.query_gain is None or self.key_gain is None:
+            return projected
+        q, k, v = projected.unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
+        q = F.rms_norm(q, q.shape[-1:]) * self.query_gain
+        k = F.rms_norm(k, k.shape[-1:]) * self.key_gain
+        return torch.stack([q.to(v.dtype), k.to(v.dtype), v], dim=-3).flatten(-3)
 
     def _fits_one_tile(self, projected: Tensor, rotary: RotaryEmbedding) -> bool:
         return (

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from cdcd.data.vocabulary import PAD
 from cdcd.diffusion.logits import cross_entropies
 from cdcd.networks.attention import KeyValueCache, RotaryEmbedding, new_caches
-from cdcd.networks.diffusion_text import NetworkConfig
-from cdcd.networks.layers import Block, LayerNorm, initialise_blocks
+from cdcd.networks.diffusion_text import NetworkConfig, make_blocks
+from cdcd.networks.layers import LayerNorm, initialise_blocks
 from cdcd.networks.precision import residual
 
 INITIAL_LOGIT = 0.2
@@ -32,10 +32,8 @@ class AutoregressiveTextNetwork(nn.Module):
         self.embedding = nn.Embedding(vocab_size + 1, width)
         # One position more than tokens: `states` reads the start and a whole sequence.
         self.rotary = RotaryEmbedding(width // network.num_heads, length + 1)
-        self.blocks = nn.ModuleList(
-            Block(width, network.num_heads, network.mlp_ratio, None, causal=True)
-            for _ in range(network.num_blocks)
-        )
+        self.dropout = nn.Dropout(network.dropout)
+        self.blocks = make_blocks(network, None, causal=True)
         self.norm = LayerNorm(width)
         self.head = None if network.tied_head else nn.Linear(width, vocab_size)
         self._initialise()
@@ -81,7 +79,7 @@ class AutoregressiveTextNetwork(nn.Module):
         caches: list[KeyValueCache] | None = None,
     ) -> Float[Tensor, "batch seq width"]:
         """Returns the final normalised state at each input."""
-        h = residual(self.embedding(inputs))
+        h = self.dropout(residual(self.embedding(inputs)))
         for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
             h = block(h, None, self.rotary, positions, cache)
         return self.norm(h)

@@ -17,8 +17,9 @@ from cdcd.networks.layers import (
     TimeEmbedding,
     initialise_blocks,
 )
+from cdcd.networks.output_prior import OutputPrior
 from cdcd.networks.precision import residual
-from cdcd.settings import Bounds, Settings, Size
+from cdcd.settings import BelowOne, Bounds, Settings, Size, Steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,18 @@ class NetworkConfig(Settings, section="network"):
     """Give the noise level to the network (off: App. B.2, a negative result)."""
     tied_head: bool = False
     """Autoregressive models only: the output layer shares the weights of the input embedding."""
+    dropout: BelowOne = 0.0
+    """Share of units that are dropped in training: of each block's two branches, and of the inputs."""
+    zero_gates: bool = False
+    """Multiply each residual branch by a gate that is zero at the start and depends on the noise level."""
+    query_key_norm: bool = False
+    """Normalise queries and keys before attention."""
+    output_prior: bool = False
+    """Add the logarithm of the likelihood of x given each token, x·e/t², to the logits."""
+    output_prior_warmup: Steps = 5_000
+    """First steps, over which the output prior's weight rises linearly."""
+    output_prior_clip: Annotated[float, Bounds(0, 1_000_000, without=(0,))] = 50.0
+    """Largest |e|²/t² of the output prior: at lower noise levels it is that of the level with this value."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,6 +60,25 @@ class NetworkConfig(Settings, section="network"):
                 f"network.width ({self.width}) must be a multiple of 2 × network.num_heads "
                 f"({self.num_heads}), for rotary positions"
             )
+
+
+def make_blocks(
+    network: NetworkConfig, time_units: int | None, *, causal: bool = False
+) -> nn.ModuleList:
+    """Returns the blocks of a network of text; without `time_units` they take no time."""
+    return nn.ModuleList(
+        Block(
+            network.width,
+            network.num_heads,
+            network.mlp_ratio,
+            time_units,
+            causal=causal,
+            dropout=network.dropout,
+            zero_gates=network.zero_gates,
+            query_key_norm=network.query_key_norm,
+        )
+        for _ in range(network.num_blocks)
+    )
 
 
 class DiffusionTextNetwork(nn.Module):
@@ -67,12 +99,11 @@ class DiffusionTextNetwork(nn.Module):
         self.time = TimeEmbedding(network.time_units, process.t_min, process.t_max)
         self.rotary = RotaryEmbedding(width // network.num_heads, length)
         self.stack = nn.Linear(3 * embedding.dim + 1, width)
-        self.blocks = nn.ModuleList(
-            Block(width, network.num_heads, network.mlp_ratio, network.time_units)
-            for _ in range(network.num_blocks)
-        )
+        self.dropout = nn.Dropout(network.dropout)
+        self.blocks = make_blocks(network, network.time_units)
         self.norm = ConditionalLayerNorm(width, network.time_units)
         self.head = Head(width, vocab_size)
+        self.prior = OutputPrior(network.output_prior_clip) if network.output_prior else None
         self._initialise(embedding.dim)
         # Several ranks wait for the gradient of every parameter that has one.
         self.time.requires_grad_(network.time_input)
@@ -98,9 +129,14 @@ class DiffusionTextNetwork(nn.Module):
         positions: Int[Tensor, " predicted"] | None = None,
     ) -> Float[Tensor, "*positions vocab"]:
         stacked = torch.cat([x, c, x0_prev, is_noisy[..., None].to(x.dtype)], dim=-1)
-        h, time = residual(self.stack(stacked)), self.time(t)
+        h, time = self.dropout(residual(self.stack(stacked))), self.time(t)
         if not self.time_input:
             time = torch.ones_like(time)
         for block in self.blocks:
             h = block(h, time, self.rotary)
-        return self.head(self.norm(h, time), positions)
+        logits = self.head(self.norm(h, time), positions)
+        return (
+            logits
+            if self.prior is None
+            else self.prior(logits, x, t, self.embedding.table(), positions)
+        )

@@ -80,13 +80,19 @@ class Block(nn.Module):
         time_units: int | None,
         *,
         causal: bool = False,
+        dropout: float = 0.0,
+        zero_gates: bool = False,
+        query_key_norm: bool = False,
     ) -> None:
         super().__init__()
         self.attention_norm = make_norm(width, time_units)
-        self.attention = Attention(width, num_heads, causal=causal)
+        self.attention = Attention(width, num_heads, causal=causal, query_key_norm=query_key_norm)
         self.mlp_norm = make_norm(width, time_units)
         self.mlp_in = nn.Linear(width, mlp_ratio * width)
         self.mlp_out = nn.Linear(mlp_ratio * width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.attention_gate = ZeroGate(width, time_units) if zero_gates else None
+        self.mlp_gate = ZeroGate(width, time_units) if zero_gates else None
 
     def forward(
         self,
@@ -97,8 +103,42 @@ class Block(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch seq width"]:
         """Returns the new residual stream."""
-        h = h + self.attention(self.attention_norm(h, time), rotary, positions, cache)
-        return h + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(h, time))))
+        attended = self.attention(self.attention_norm(h, time), rotary, positions, cache)
+        h = h + self._branch(attended, self.attention_gate, time)
+        return h + self._branch(self._mlp(self.mlp_norm(h, time)), self.mlp_gate, time)
+
+    def _mlp(self, h: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
+        return self.mlp_out(F.gelu(self.mlp_in(h)))
+
+    def _branch(
+        self, h: Float[Tensor, "batch seq width"], gate: "ZeroGate | None", time: Tensor | None
+    ) -> Float[Tensor, "batch seq width"]:
+        """Returns what a residual branch adds: its output, partly dropped, behind its gate."""
+        h = self.dropout(h)
+        return h if gate is None else gate(h, time)
+
+
+class ZeroGate(nn.Module):
+    """Factor of a residual branch, zero in a new network, whose blocks then change nothing.
+
+    With a timestep it depends on that (adaLN-Zero of Peebles & Xie, 2023); without one it is learnt.
+    """
+
+    def __init__(self, width: int, time_units: int | None) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.zeros(width))
+        self.modulation = None
+        if time_units is not None:
+            self.modulation = nn.Linear(time_units, width, bias=False)
+            nn.init.zeros_(self.modulation.weight)
+
+    def forward(
+        self, h: Float[Tensor, "batch seq width"], time: Float[Tensor, "batch units"] | None
+    ) -> Float[Tensor, "batch seq width"]:
+        factor = self.factor
+        if self.modulation is not None:
+            factor = factor + self.modulation(time)[:, None]
+        return h * factor.to(h.dtype)
 
 
 def make_norm(width: int, time_units: int | None) -> ConditionalLayerNorm | LayerNorm:

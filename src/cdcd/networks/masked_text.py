@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from cdcd.networks.attention import RotaryEmbedding
 from cdcd.networks.autoregressive_text import INITIAL_LOGIT
-from cdcd.networks.diffusion_text import NetworkConfig
-from cdcd.networks.layers import Block, Head, LayerNorm, initialise_blocks
+from cdcd.networks.diffusion_text import NetworkConfig, make_blocks
+from cdcd.networks.layers import Head, LayerNorm, initialise_blocks
 from cdcd.networks.precision import residual
 
 
@@ -29,10 +29,8 @@ class MaskedTextNetwork(nn.Module):
         self.embedding = nn.Embedding(vocab_size + 1, width)
         self.positions = nn.Parameter(torch.zeros(length, width))
         self.rotary = RotaryEmbedding(width // network.num_heads, length)
-        self.blocks = nn.ModuleList(
-            Block(width, network.num_heads, network.mlp_ratio, None)
-            for _ in range(network.num_blocks)
-        )
+        self.dropout = nn.Dropout(network.dropout)
+        self.blocks = make_blocks(network, None)
         self.norm = LayerNorm(width)
         self.head = Head(width, vocab_size)
         self._initialise()

@@ -11,6 +11,7 @@ from cdcd.networks.diffusion_text import DiffusionTextNetwork
 from cdcd.networks.diffusion_translation import DiffusionTranslationNetwork
 from cdcd.networks.masked_text import MaskedTextNetwork
 from cdcd.training.compiling import compile_blocks
+from cdcd.training.distillation import DistillationTask
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.parallel import make_engine
 from cdcd.training.tasks import (
@@ -54,6 +55,8 @@ def meta_weights(config: RunConfig, vocab_size: int) -> dict[str, Tensor]:
             groups["average"] = dict(model.named_parameters())
         if config.model == "diffusion":
             groups["warp"] = TimeWarp(config.warp, config.process).state_dict()
+        if config.distillation.teacher_steps:
+            groups["teacher"] = model.state_dict()
     return {f"{group}.{n}": tensor for group, ts in groups.items() for n, tensor in ts.items()}
 
 
@@ -67,11 +70,16 @@ def make_task(
 ) -> Task:
     """Returns the task of a run, its network spread over the ranks."""
     model = build_model(config, vocab_size).to(device)
+    is_distilled = config.distillation.teacher_steps > 0
+    if is_distilled:
+        model.embedding.requires_grad_(False)
     engine = make_engine(config.training.strategy, world, model, device)
     if engine.is_sharded:
         compile_blocks(model.blocks, config.training.compile, device)
     settings = {"device": device, "dtype": dtype, "engine": engine, "world": world}
     match model:
+        case DiffusionTextNetwork() if is_distilled:
+            return DistillationTask(config, model, **settings)
         case DiffusionTextNetwork():
             return DiffusionTextTask(config, model, **settings)
         case DiffusionTranslationNetwork():

@@ -237,10 +237,11 @@ class RunDirectory:
     def set_aside_after(self, step: int) -> None:
         """Renames later checkpoints, so that a run resumed from `step` has one history."""
         for later in [s for s in self.steps() if s > step]:
-            folder = self.folder(later)
-            aside = folder.with_name(f"set-aside-{folder.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            folder.rename(aside)
+            shutil.rmtree(self.aside(later), ignore_errors=True)
+            self.folder(later).rename(self.aside(later))
+
+    def aside(self, step: int) -> Path:
+        return self.folder(step).with_name(f"set-aside-step-{step:08d}")
 
     def folder(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:08d}"

@@ -21,21 +21,25 @@ RECENT = 8
 
 
 class Best:
-    """The best validation of a run, also over interruptions, and how many have come since."""
+    """The best validation of a run, also over interruptions, and how many have come since.
 
-    def __init__(self, patience: int) -> None:
+    It is kept where training may stop early (`patience`), or always ends with it.
+    """
+
+    def __init__(self, patience: int, *, is_kept: bool = False) -> None:
         self.patience, self.waited = patience, 0
+        self.is_kept = is_kept or patience > 0
         self.step: int | None = None
         self.loss = float("inf")
 
     @classmethod
-    def read(cls, run: RunDirectory, patience: int) -> "Best":
+    def read(cls, run: RunDirectory, patience: int, *, is_kept: bool = False) -> "Best":
         """Reads what a run has logged so far."""
-        best, saved = cls(patience), run.steps()
-        for row in read_metrics(run.metrics_path) if patience else ():
+        best, saved = cls(patience, is_kept=is_kept), run.steps()
+        for row in read_metrics(run.metrics_path) if best.is_kept else ():
             if "valid_loss" in row:
-                # A run that had no patience so far has not kept its best weights: only a validation
-                # whose checkpoint still exists can be the best.
+                # A run that has not kept its best weights so far: only a validation whose checkpoint
+                # still exists can be the best.
                 if row["step"] in saved:
                     best.update(row["step"], row["valid_loss"])
                 elif best.step is not None:
@@ -44,7 +48,7 @@ class Best:
 
     def update(self, step: int, loss: float) -> bool:
         """Notes a validation, and returns True where its checkpoint must be kept."""
-        is_better = self.patience > 0 and loss < self.loss
+        is_better = self.is_kept and loss < self.loss
         if is_better:
             self.step, self.loss = step, loss
         self.waited = 0 if is_better else self.waited + 1

@@ -1,6 +1,6 @@
 """Optimisers, the learning-rate schedule, the moving average of the weights, and their state as tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -19,9 +19,16 @@ STATE = {"adam": {"step", "exp_avg", "exp_avg_sq"}, "muon": {"average"}}
 class Optimiser:
     """One or more torch optimisers over named parameters, with their state as named tensors."""
 
-    def __init__(self, parts: Mapping[str, Optimizer], names: Mapping[nn.Parameter, str]) -> None:
+    def __init__(
+        self,
+        parts: Mapping[str, Optimizer],
+        names: Mapping[nn.Parameter, str],
+        weight_decay: float = 0.0,
+        decayed: Sequence[nn.Parameter] = (),
+    ) -> None:
         self.parts = parts
         self.names: dict[Tensor, str] = {**names}
+        self.weight_decay, self.decayed = weight_decay, decayed if weight_decay else ()
 
     def set_rate(self, learning_rate: float) -> None:
         """Sets the learning rate; on a GPU it is a tensor, for steps that are captured."""
@@ -33,9 +40,18 @@ class Optimiser:
                 part.param_groups[0]["lr"] = learning_rate
 
     def step(self) -> None:
+        self._decay()
         for part in self.parts.values():
             part.step()
             part.zero_grad()
+
+    @torch.no_grad()
+    def _decay(self) -> None:
+        """Shrinks weights by learning rate × weight decay, apart from their updates (Loshchilov & Hutter, 2019)."""
+        if self.decayed:
+            kept = 1 - self.weight_decay * self.parts["adam"].param_groups[0]["lr"]
+            for parameter in self.decayed:
+                parameter.mul_(kept)
 
     def tensors(self) -> Tensors:
         """Returns the state of every parameter that has one."""
@@ -71,11 +87,15 @@ class Optimiser:
 
 
 def make_optimiser(
-    module: nn.Module, betas: tuple[float, float], momentum: float | None = None
+    module: nn.Module,
+    betas: tuple[float, float],
+    momentum: float | None = None,
+    weight_decay: float = 0.0,
 ) -> Optimiser:
     """Makes Adam; with a momentum, Muon for the weight matrices of blocks and Adam for everything else.
 
-    Muon's updates are scaled to the size of Adam's, so that one learning rate serves both.
+    Muon's updates are scaled to the size of Adam's, so that one learning rate serves both. Weight decay
+    is the same with both.
     """
     names = {parameter: name for name, parameter in module.named_parameters()}
     matrices, others, parts = [], [], {}
@@ -86,7 +106,20 @@ def make_optimiser(
         parts["muon"] = Muon(matrices, momentum)
     is_cuda = others[0].is_cuda
     parts["adam"] = Adam(others, _rate_for(others), betas=betas, fused=True, capturable=is_cuda)
-    return Optimiser(parts, names)
+    return Optimiser(parts, names, weight_decay, decayed_weights(module))
+
+
+def decayed_weights(module: nn.Module) -> list[nn.Parameter]:
+    """Lists what weight decay shrinks: the matrices of linear layers.
+
+    Not embeddings, biases, norms and gates, nor the layers that make norms and gates depend on the time.
+    """
+    matrices = {
+        f"{name}.weight"
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear) and not name.endswith("modulation")
+    }
+    return [parameter for name, parameter in module.named_parameters() if name in matrices]
 
 
 def _rate_for(parameters: list[nn.Parameter]) -> float | Tensor:

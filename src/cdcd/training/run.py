@@ -29,6 +29,7 @@ from cdcd.training.corpora import (
     split_seed,
     unknown_share,
 )
+from cdcd.training.distillation import distilled_config
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.logging import check_log
 from cdcd.training.memory import refuse_what_cannot_fit
@@ -92,6 +93,8 @@ def _create(
 ) -> tuple[RunDirectory, Corpus]:
     """Makes the directory of a new run, and returns it with its text."""
     refuse_existing(out)
+    if config.distillation.teacher_steps and init_from is None:
+        raise ValueError("distillation.teacher_steps needs a teacher: cdcd distill RUN --out NEW")
     config = _located(config)
     parent = None if init_from is None else RunDirectory(init_from)
     # Before a model of its size is built: it may be a stranger's.
@@ -165,6 +168,27 @@ def inherited_config(config: RunConfig, init_from: Path) -> RunConfig:
     return replace(parent, data=data, training=config.training)
 
 
+def distil(
+    teacher: Path,
+    out: Path,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    console: Console | None = None,
+    world: World = ALONE,
+) -> Trainer:
+    """Starts a run in `out` that learns to sample as another run does, in fewer steps."""
+    parent, changes = RunDirectory(teacher), dict(changes or {})
+    source = parent.config.data.source
+    if _is_path(source) and "data.source" not in changes and not parent.is_where_it_was_made:
+        raise ValueError(
+            f"{teacher} was made elsewhere; its data is said to be at {source}: give --data PATH to "
+            f"confirm"
+        )
+    config = distilled_config(parent.config, changes)
+    config = replace(config, data=replace(config.data, split_seed=split_seed(parent.config)))
+    return start(config, out, init_from=teacher, console=console, world=world)
+
+
 def _inherit(first: Checkpoint, inherited: Checkpoint, parent: Path) -> Checkpoint:
     """Returns a run's first checkpoint with the weights and the warp of another run's last one."""
     weights = inherited.weights
@@ -172,7 +196,10 @@ def _inherit(first: Checkpoint, inherited: Checkpoint, parent: Path) -> Checkpoi
     model = without_prefix("model", weights) | without_prefix("average", weights)
     averaged = [name for name in without_prefix("average", first.weights) if name in model]
     groups = {"model": model, "average": {name: model[name] for name in averaged}}
-    weights = with_prefixes(groups | {"warp": without_prefix("warp", weights)})
+    groups["warp"] = without_prefix("warp", weights)
+    if without_prefix("teacher", first.weights):
+        groups["teacher"] = model
+    weights = with_prefixes(groups)
     check_shapes(first.weights, weights, str(parent))
     return Checkpoint(0, weights, {})
 
@@ -278,6 +305,8 @@ def changed_config(run: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
             reason = f"the run keeps {'a' if before[name] else 'no'} moving average of its weights"
         if name == "training.valid_sequences" and present.training.patience:
             reason = "training.patience compares validation losses of the same sequences"
+        if name == "training.valid_sequences" and present.training.keep_best:
+            reason = "training.keep_best compares validation losses of the same sequences"
         if reason:
             raise ValueError(
                 f"{name} is fixed at {before[name]} by the run {run.path} ({reason}); a resumed run can "
@@ -293,5 +322,7 @@ def changes_to(run: RunDirectory, config: RunConfig) -> dict[str, Any]:
 
 
 def is_finished(run: RunDirectory, changes: Mapping[str, Any]) -> bool:
-    """Returns whether a run with these changes has no step left."""
-    return run.existing_step() >= changed_config(run, changes).training.steps
+    """Returns whether a run with these changes has no step left, also where it went back to its best."""
+    config = changed_config(run, changes)
+    went_back = config.training.keep_best and run.aside(config.training.steps).exists()
+    return went_back or run.existing_step() >= config.training.steps

@@ -34,7 +34,7 @@ from cdcd.networks.precision import Autocast
 from cdcd.seeding import generator_for
 from cdcd.training.compiling import compiled
 from cdcd.training.distributed import ALONE, World
-from cdcd.training.optimiser import Optimiser, make_optimiser
+from cdcd.training.optimiser import MovingAverage, Optimiser, make_optimiser
 from cdcd.training.parallel import Engine
 from cdcd.training.validation import Report, TokenReport, validate, validate_masked
 
@@ -72,12 +72,32 @@ class Task(ABC, Generic[N]):
         self.optimisers: dict[str, Optimiser] = {}
         """The optimisers of what is learnt beside the network, by the same names."""
         mode = "off" if self.engine.is_sharded else config.training.compile
-        self.losses = self.engine.around(compiled(self.loss, mode, device))
+        self.compiled_loss = compiled(self.loss, mode, device)
+        self.losses = self.engine.around(self._whole_or_plain)
         """The loss as it is trained on: compiled, and with what several ranks need around it."""
 
     @abstractmethod
     def loss(self, tokens: Int[Tensor, "batch seq"], draws: Any) -> tuple[Tensor, Tensor]:
         """Returns the sum of a part of a batch over its targets, and each sequence's mean, detached."""
+
+    def _whole_or_plain(self, tokens: Tensor, draws: Any) -> tuple[Tensor, Tensor]:
+        """Returns the loss, compiled for whole sequences: others are few and of many lengths."""
+        is_whole = tokens.shape[1] == self.source_length + self.config.data.length
+        return (self.compiled_loss if is_whole else self.loss)(tokens, draws)
+
+    def begin_step(self, step: int, average: MovingAverage) -> None:
+        """Sets what depends on the step and is not learnt."""
+
+    def length_at(self, step: int) -> int:
+        """Returns the length of the sequences of a step: of a share of the steps it is random."""
+        data, objective = self.config.data, self.config.objective
+        if not data.random_length_share or self.source_length:
+            return data.length
+        generator = generator_for(self.config.training.seed, "length", step)
+        if float(torch.rand((), generator=generator)) >= data.random_length_share:
+            return data.length
+        shortest = max(2, (objective.prefix_length or 0) + 1)
+        return int(torch.randint(shortest, data.length + 1, (), generator=generator))
 
     @abstractmethod
     def num_targets(self, tokens: Int[Tensor, "batch seq"], draws: Any) -> Int[Tensor, ""]:
@@ -108,7 +128,7 @@ class Task(ABC, Generic[N]):
 
     def draw(self, step: int) -> list[Any]:
         """Returns the random inputs of a step, for each part of this rank's rows, and seeds its dropout."""
-        if self.source_length:  # Only translation networks have dropout.
+        if self.source_length or self.config.network.dropout:
             seed_dropout(self.config.training.seed, step, self.world)
         return [self.draw_rows(step, rows) for rows in self.parts()]
 
@@ -136,10 +156,14 @@ class DiffusionTextTask(Task[D]):
         self.warp_optimiser.set_rate(config.warp.learning_rate)
         self.modules["warp"], self.optimisers["warp"] = self.warp, self.warp_optimiser
 
+    def begin_step(self, step: int, average: MovingAverage) -> None:
+        if isinstance(self.model, DiffusionTextNetwork) and self.model.prior is not None:
+            self.model.prior.warm_up(step, self.config.network.output_prior_warmup)
+
     def draw_rows(self, step: int, rows: range) -> Draws:
         config = self.config
         return draw_for_step(
-            (config.training.batch_size, config.data.length, config.embedding.dim),
+            (config.training.batch_size, self.length_at(step), config.embedding.dim),
             config.objective,
             self.warp.training_schedule(),
             seed=config.training.seed,
@@ -242,7 +266,7 @@ class MaskedTextTask(Task[MaskedTextNetwork]):
         config = self.config
         return masks_for_step(
             config.training.batch_size,
-            config.data.length,
+            self.length_at(step),
             config.objective,
             seed=config.training.seed,
             step=step,

@@ -85,14 +85,15 @@ class Trainer:
         )
         self.model, self.engine = self.task.model, self.task.engine
         betas, muon = (training.beta1, training.beta2), training.optimiser == "muon"
-        self.optimiser = make_optimiser(self.model, betas, training.momentum if muon else None)
+        momentum = training.momentum if muon else None
+        self.optimiser = make_optimiser(self.model, betas, momentum, training.weight_decay)
         self.optimisers = {"model": self.optimiser, **self.task.optimisers}
         self.average = MovingAverage(self.model, training.average_decay)
         is_captured = is_graphed(training.compile, self.device) and world.size == 1
         self.update = CapturedStep(self._update) if is_captured else self._update
         self.meter = Meter(train.length * training.batch_size, self.device)
         self.log: MetricsLog | None = None
-        self.best = Best(training.patience)
+        self.best = Best(training.patience, is_kept=training.keep_best)
         self._restore(saved)
 
     # State
@@ -171,8 +172,11 @@ class Trainer:
 
     def train_step(self) -> Float[Tensor, ""]:
         """Makes one optimiser step and returns the loss per predicted token, still on the device."""
+        self.task.begin_step(self.step, self.average)
         self.optimiser.set_rate(learning_rate_at(self.step, self.config.training))
-        mean, losses, t = self.update(self._parts())
+        # What is captured has the shapes of whole sequences.
+        is_whole = self.task.length_at(self.step) == self.config.data.length
+        mean, losses, t = (self.update if is_whole else self._update)(self._parts())
         self.average.update(self.step)
         self.meter.add(mean, losses, t)
         self.step += 1
@@ -181,6 +185,7 @@ class Trainer:
     def _parts(self) -> Parts:
         """Returns the parts of this rank's rows of the batch, with their random inputs."""
         tokens = self.data.batch(self.step, rank=self.world.rank, world_size=self.world.size)
+        tokens = tokens[:, : self.task.source_length + self.task.length_at(self.step)]
         if self.device.type == "cuda":
             # Only from pinned memory is a copy not waited for.
             tokens = tokens.pin_memory()
@@ -228,7 +233,9 @@ class Trainer:
         training = self.config.training
         if self.world.is_main:
             self.log = MetricsLog(self.run.path, first_step=self.step)
-        self.best = self.world.on_main(lambda: Best.read(self.run, training.patience))
+        self.best = self.world.on_main(
+            lambda: Best.read(self.run, training.patience, is_kept=training.keep_best)
+        )
         display = Display(self.console, training.steps, self.step)
         with display, noted_signals() as signals:
             self.meter.start()
@@ -283,7 +290,7 @@ class Trainer:
         return report.loss
 
     def _finish(self) -> float:
-        """Keeps the last state, or the best one where training may stop early."""
+        """Keeps the last state, or goes back to the best one, where that is kept."""
         best = self.best
         if best.waited_enough:
             self.console.print(
