@@ -10,8 +10,9 @@ from paths import ROOT
 
 from cdcd.benchmarks.sample import SampleBenchConfig
 from cdcd.benchmarks.train import TrainBenchConfig
-from cdcd.config import RunConfig, effects, read_config
+from cdcd.config import RunConfig, read_config
 from cdcd.data.prepare import PrepareConfig
+from cdcd.effects import effects
 from cdcd.evaluation.text_evaluation import EvaluationConfig
 from cdcd.evaluation.translation_evaluation import TranslationConfig
 from cdcd.presets import PRESETS, preset

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cdcd.cli.messages import printable
-from cdcd.config import RunConfig, effects, read_config
+from cdcd.config import RunConfig, read_config
+from cdcd.effects import effects
 from cdcd.settings import flatten
 from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.cli.messages import for_terminal
-from cdcd.config import RunConfig, effects
+from cdcd.config import RunConfig
 from cdcd.data.corpus import BUILT_IN
+from cdcd.effects import effects
 from cdcd.presets import preset
 from cdcd.settings import chosen, override, refuse_without_effect
 from cdcd.training import run
