@@ -121,6 +121,8 @@ def test_a_file_that_is_not_utf8_is_named_with_its_line(run, tmp_path, capfd, mo
         (("evaluate", "", "--judge", "x"), "RUN: it is empty"),
         (("data", "verify", ""), "FOLDER: it is empty"),
         (("data", "prepare", "--source", "", "--out", "x"), "--source: it is empty"),
+        (("train", "--out=--"), "--out is --, which is no value"),
+        (("sample", "x", "--dtype=--"), "--dtype is --, which is no value"),
         (("sampel", "x"), "unknown command sampel; did you mean sample?"),
         (("data", "prepar"), "unknown command prepar; did you mean prepare?"),
         (("tarin", "--out", "x"), "unknown command tarin; did you mean train?"),
@@ -195,6 +197,15 @@ def on_terminal(function):
         os.dup2(before, 1)
         os.close(child)
     return os.read(parent, 1 << 16).decode()
+
+
+def test_a_path_that_is_not_utf8_is_escaped_in_a_file(run, tmp_path):
+    """Pictures are written into a folder of this name, and their paths are printed."""
+    command = [sys.executable, "-m", "cdcd", "plot", run, "--out", os.fsencode(tmp_path) + b"/\xff"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    paths = done.stdout.decode().splitlines()
+    assert f"{tmp_path}/\\udcff/training.png" in paths
+    assert done.stderr == b""
 
 
 def test_samples_are_escaped_on_a_terminal_alone(run, monkeypatch, capsys):

@@ -219,13 +219,18 @@ def test_training_names_a_damaged_shard(copy, capfd):
     kind, folder = copy
     if kind == "pairs":
         pytest.skip("a side is a data set of texts")
-    for file in folder.glob("train-*.tokens"):
-        (np.fromfile(file, "<u2") | 1 << 15).tofile(file)
+    contents = {file: np.fromfile(file, "<u2") for file in folder.glob("train-*.tokens")}
+    for file, content in contents.items():
+        (content | 1 << 15).tofile(file)
     out = folder.parent / "run"
     assert cdcd_main("train", "--out", out, *tiny_options({"data.source": str(folder)})) == 2
     error = capfd.readouterr().err
     assert error.count("\n") == 1
     assert "cdcd data verify" in error
+    assert f"when it is mended, go on with: cdcd train --resume --out {out}" in error
+    for file, content in contents.items():
+        content.tofile(file)
+    assert cdcd_main("train", "--resume", "--out", out) == 0
 
 
 def test_wrong_types_in_a_record_of_progress(tmp_path, monkeypatch):

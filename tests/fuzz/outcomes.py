@@ -26,7 +26,7 @@ ALLOWED_BYTES = 1_500_000_000
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 LONGEST_LINE = 2_000
 
-BEGUN = ("is not finite after step",)
+BEGUN = ("is not finite after step", "when it is mended, go on with")
 """Messages of commands that were not refused: they have worked, and say what they leave."""
 
 

@@ -25,8 +25,14 @@ def _escaped(character: str) -> str:
 
 
 def for_terminal(text: str) -> str:
-    """Returns a text as stdout may show it: a terminal would obey control characters, a file keeps them."""
-    return printable(text) if sys.stdout.isatty() else text
+    """Returns a text as stdout may show it: a terminal would obey control characters, a file keeps them.
+
+    What stdout has no code for is escaped in both, such as the bytes of a path that are not UTF-8.
+    """
+    if sys.stdout.isatty():
+        return printable(text)
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def one_line(message: str, arguments: Iterable[str] = ()) -> str:

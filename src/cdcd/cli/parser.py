@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,6 +38,9 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None if is_command else action, str(error))
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if no_value := next((word for word in args if re.fullmatch(r"--[^=]+=--", word)), None):
+            # argparse takes the second -- for the end of the options, and the value for an empty list.
+            self.error(f"{no_value.removesuffix('=--')} is --, which is no value of any option")
         parsed, extra = self.parse_known_args(args, namespace)
         if extra:
             verb = getattr(parsed, "parser", self)

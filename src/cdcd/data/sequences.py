@@ -133,6 +133,10 @@ class _Spans:
         return rows
 
 
+class DamagedDataError(ValueError):
+    """A data set whose files are not what was written."""
+
+
 @dataclass(frozen=True)
 class Shard:
     """Documents one after another, each ended by EOS."""
@@ -167,9 +171,9 @@ class Shard:
                 f"it holds the token {largest}, of a vocabulary of {self.vocab_size}"
             )
 
-    def _damaged(self, problem: str) -> ValueError:
+    def _damaged(self, problem: str) -> "DamagedDataError":
         assert self.path is not None  # What is in memory was made by the tokenizer.
-        return ValueError(
+        return DamagedDataError(
             f"{self.path} or the file of its ends is damaged: {problem}; find what is, with: cdcd data "
             f"verify {shlex.quote(str(self.path.parent))}"
         )

@@ -31,8 +31,9 @@ def to_bytes(tensors: Tensors) -> bytes:
     """Returns the content of a file with these tensors."""
     # A copy, because safetensors refuses tensors that share memory.
     copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
-    # Where there is no memory for the content, this raises MemoryError; safetensors would panic.
-    bytearray(JSON_LIMIT + sum(each.nbytes for each in copies.values()))
+    # Safetensors makes the content twice. Where there is no memory for that, this raises MemoryError, and
+    # safetensors would panic.
+    bytearray(JSON_LIMIT + 2 * sum(each.nbytes for each in copies.values()))
     return save(copies)
 
 

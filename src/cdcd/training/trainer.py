@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from cdcd.config import RunConfig
-from cdcd.data.sequences import Sequences, ShuffledBatches
+from cdcd.data.sequences import DamagedDataError, Sequences, ShuffledBatches
 from cdcd.networks.precision import choose_dtype
 from cdcd.training.build import make_task
 from cdcd.training.checkpoint import (
@@ -220,6 +220,9 @@ class Trainer:
         """Trains to the last step, saves on the way and when interrupted, and returns the validation loss."""
         try:
             return self._train()
+        except DamagedDataError as error:
+            mended = f"when it is mended, go on with: {self._resume_command()}"
+            raise ValueError(f"{error}; {mended}") from None
         except RuntimeError as error:
             if self.world.size > 1 and is_lost_contact(error):
                 raise ValueError(self._lost_contact()) from None
