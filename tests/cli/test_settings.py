@@ -10,9 +10,9 @@ from paths import ROOT
 
 from cdcd.benchmarks.sample import SampleBenchConfig
 from cdcd.benchmarks.train import TrainBenchConfig
+from cdcd.cli.effects import effects
 from cdcd.config import RunConfig, read_config
 from cdcd.data.prepare import PrepareConfig
-from cdcd.effects import effects
 from cdcd.evaluation.text_evaluation import EvaluationConfig
 from cdcd.evaluation.translation_evaluation import TranslationConfig
 from cdcd.presets import PRESETS, preset

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 from paths import ROOT
 
-from cdcd.effects import effects
+from cdcd.cli.effects import effects
 from cdcd.presets import preset
 from cdcd.settings import override, refuse_without_effect
 

@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from cdcd.cli import main
+from cdcd.cli.effects import effects
 from cdcd.config import RunConfig
-from cdcd.effects import effects
 from cdcd.presets import demo, numerals
 from cdcd.settings import override, refuse_without_effect
 from cdcd.training import run as runs

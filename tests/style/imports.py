@@ -19,7 +19,7 @@ LAYERS = [
     ["languages"],
     ["data"],
     ["networks"],
-    ["config", "effects", "presets"],
+    ["config", "presets"],
     ["training"],
     ["inference"],
     ["cdcd"],
@@ -32,7 +32,7 @@ LAYERS = [
 which gives `inference` to users."""
 LEAVES = ["seeding", "settings", "files", "lock", "memory", "_version"]
 """Modules that everything may import; they import nothing but each other."""
-SAME_LAYER = {("presets", "config"), ("effects", "config")}
+SAME_LAYER = {("presets", "config")}
 """Imports allowed within a layer."""
 RANKS = {name: i for i, names in enumerate(LAYERS) for name in names} | dict.fromkeys(LEAVES, -1)
 

@@ -8,7 +8,7 @@ import torch
 from test_tasks import LOSSES, PATIENT, checkpoints, fake_losses
 from tiny import cdcd_main, metrics, resume_tiny, start_tiny, tiny_config, tiny_options, train_tiny
 
-from cdcd.effects import effects
+from cdcd.cli.effects import effects
 from cdcd.inference.load import load
 from cdcd.settings import refuse_without_effect
 from cdcd.training import run as runs

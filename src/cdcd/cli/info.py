@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cdcd.cli.effects import effects
 from cdcd.cli.messages import printable
 from cdcd.config import RunConfig, read_config
-from cdcd.effects import effects
 from cdcd.settings import flatten
 from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory

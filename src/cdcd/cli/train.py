@@ -4,10 +4,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from cdcd.cli.effects import effects
 from cdcd.cli.messages import for_terminal
 from cdcd.config import RunConfig
 from cdcd.data.corpus import BUILT_IN
-from cdcd.effects import effects
 from cdcd.presets import preset
 from cdcd.settings import chosen, override, refuse_without_effect
 from cdcd.training import run
