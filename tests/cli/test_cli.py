@@ -172,7 +172,7 @@ def options_in(text: str) -> set[str]:
 
 def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
     assert cdcd_main("sample", "--help-all") == 0
-    own = {"num-samples", "seed", "batch-size", "checkpoint", "device", "dtype", "json"}
+    own = {"num-samples", "best-of", "seed", "batch-size", "checkpoint", "device", "dtype", "json"}
     own |= {
         "compile",
         "prompt",

@@ -244,6 +244,7 @@ COMMANDS = {
         RESUME,
         ["evaluate", "run", "--judge", "damaged", *SAMPLING, "--num-samples", "4", "--mauve", "none"],
     ],
+    "masked": TEXT_COMMANDS,
     "translator": [["translate", "damaged", "--source", "lines.en", *SAMPLING], RESUME],
     "translating_baseline": [["translate", "damaged", "--source", "lines.en", "--device", "cpu"]],
     "set": [
