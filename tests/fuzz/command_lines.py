@@ -303,4 +303,6 @@ def _apply(right: Sequence[str], changes: Sequence[Change]) -> list[str]:
     words = list(right)
     for change in changes:
         words = change(words)
-    return words
+    # Two changes together can take a fixed option away.
+    kept = FIXED.get(right[0], set()) & {*right}
+    return words if kept <= {*words} else list(right)
