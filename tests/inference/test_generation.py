@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tiny import cdcd_main, start_tiny, tiny_options, train_tiny
+from tiny import cdcd_main, start_tiny, tiny_options
 
 import cdcd
 from cdcd.data.corpus import read_documents
@@ -18,23 +18,6 @@ from cdcd.diffusion.sampling import SamplingConfig
 from cdcd.inference.text_model import Canvas, DiffusionTextModel, split_gaps
 from cdcd.settings import override
 from cdcd.training.checkpoint import RunDirectory
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    changes = {"training.steps": 100, "training.checkpoint_every": 0, "training.log_every": 50}
-    return train_tiny(tmp_path_factory.mktemp("generation") / "run", changes)
-
-
-@pytest.fixture(scope="module")
-def model(run):
-    return cdcd.load(run)
-
-
-@pytest.fixture
-def blank(model):
-    return Canvas((None,) * model.length)
-
 
 # The syntax of gaps
 

@@ -4,27 +4,9 @@ import json
 
 import pytest
 import torch
-from tiny import cdcd_main, train_tiny
+from tiny import cdcd_main
 
-import cdcd
 from cdcd.diffusion.step_noise import step_noise
-from cdcd.inference.text_model import Canvas
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    changes = {"training.steps": 100, "training.checkpoint_every": 0, "training.log_every": 20}
-    return train_tiny(tmp_path_factory.mktemp("noise") / "run", changes)
-
-
-@pytest.fixture(scope="module")
-def model(run):
-    return cdcd.load(run)
-
-
-@pytest.fixture
-def blank(model):
-    return Canvas((None,) * model.length)
 
 
 def estimates(model, prompt, **settings):

@@ -1,19 +1,17 @@
-"""Training of masked models: it learns, resumes bit for bit, and its validation is the bound on −ln p."""
+"""Training of masked models: it learns, and its validation is the bound on −ln p."""
 
 import json
 import math
 
 import pytest
 import torch
-from interruptions import SEVEN, assert_same_run, stop_after
-from tiny import cdcd_main, metrics, resume_tiny, start_tiny, tiny_config, tiny_options, train_tiny
+from tiny import cdcd_main, metrics, start_tiny, tiny_config, tiny_options, train_tiny
 
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.logits import take
 from cdcd.training import validation
 from cdcd.training.build import build_model
 from cdcd.training.checkpoint import RunDirectory
-from cdcd.training.monitoring import Stopped
 from cdcd.training.tasks import MaskedTextTask
 from cdcd.training.validation import validate_masked
 
@@ -30,54 +28,6 @@ def test_it_learns_from_a_uniform_start(tmp_path):
     first = start_tiny(tmp_path / "first", MASKED)
     assert float(first.train_step()) == pytest.approx(math.log(vocab_size), abs=1e-4)
     assert rows[-2]["loss"] < 0.7 * math.log(vocab_size)
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        {},
-        {"training.accumulate": 2, "training.optimiser": "muon", "objective.masking": "none"},
-    ],
-    ids=["adam", "accumulate and muon"],
-)
-def uninterrupted(request, tmp_path_factory):
-    changes = SEVEN | MASKED | request.param
-    return changes, train_tiny(tmp_path_factory.mktemp("uninterrupted") / "whole", changes)
-
-
-@pytest.mark.parametrize("stop", [1, 4, 6])
-def test_stopped_and_resumed_is_uninterrupted(tmp_path, monkeypatch, uninterrupted, stop):
-    changes, whole = uninterrupted
-    trainer = start_tiny(tmp_path / "stopped", changes)
-    with monkeypatch.context() as patch:
-        stop_after(patch, stop)
-        with pytest.raises(Stopped, match=f"stopped at step {stop} and saved"):
-            trainer.train()
-    resume_tiny(tmp_path / "stopped")
-    assert_same_run(tmp_path / "stopped", whole)
-
-
-def test_the_state_compared_covers_everything_that_trains(uninterrupted):
-    _, whole = uninterrupted
-    before, after = (RunDirectory(whole).load(step, with_optimiser=True) for step in (5, 7))
-    parameters = [name for name in after.weights if not name.startswith("warp.")]
-    assert parameters == list(after.weights), "a masked run has no warp"
-    still = [n for n in parameters if torch.equal(after.weights[n], before.weights[n])]
-    assert not still, still
-
-
-def test_parts_of_a_batch_have_the_loss_and_gradients_of_the_whole(monkeypatch, tmp_path):
-    found = []
-    for parts in (1, 4):
-        trainer = start_tiny(tmp_path / str(parts), MASKED | {"training.accumulate": parts})
-        monkeypatch.setattr(trainer.optimiser, "step", lambda: None)
-        loss, per_sequence, t = trainer._update(trainer._parts())
-        assert t is None
-        gradients = {n: p.grad for n, p in trainer.model.named_parameters() if p.grad is not None}
-        found.append(gradients | {"loss": loss, "per sequence": per_sequence})
-    assert found[0].keys() == found[1].keys()
-    for name, expected in found[0].items():
-        torch.testing.assert_close(found[1][name], expected, rtol=1e-4, atol=1e-6, msg=name)
 
 
 # Validation

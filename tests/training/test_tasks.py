@@ -1,4 +1,4 @@
-"""Autoregressive training: it learns, resumes bit for bit, counts no padding; and early stopping."""
+"""Autoregressive training: it learns, resumes bit for bit, as masked runs do, counts no padding; and early stopping."""
 
 import json
 import math
@@ -37,7 +37,7 @@ from cdcd.training.tasks import AutoregressiveTextTask
 from cdcd.training.trainer import Trainer
 from cdcd.training.validation import TokenReport
 
-AUTOREGRESSIVE = {"model": "autoregressive"}
+AUTOREGRESSIVE, MASKED = {"model": "autoregressive"}, {"model": "masked"}
 
 
 # Training
@@ -64,11 +64,15 @@ RESUMED = [
     {"training.accumulate": 2},
     {"training.optimiser": "muon", "network.tied_head": True},
     {"data.layout": "stream"},
+    MASKED,
+    MASKED | {"training.accumulate": 2, "training.optimiser": "muon", "objective.masking": "none"},
 ]
 
 
 @pytest.fixture(
-    scope="module", params=RESUMED, ids=["adam", "accumulate", "muon and tied", "stream"]
+    scope="module",
+    params=RESUMED,
+    ids=["adam", "accumulate", "muon and tied", "stream", "masked", "masked, accumulate, muon"],
 )
 def uninterrupted(request, tmp_path_factory):
     changes = SEVEN | AUTOREGRESSIVE | request.param
@@ -91,7 +95,7 @@ def test_the_state_compared_covers_everything_that_trains(uninterrupted):
     _, whole = uninterrupted
     before, after = (RunDirectory(whole).load(step, with_optimiser=True) for step in (5, 7))
     parameters = [name for name in after.weights if not name.startswith("warp.")]
-    assert parameters == list(after.weights), "an autoregressive run has no warp"
+    assert parameters == list(after.weights), "only diffusion runs have a warp"
     still = [n for n in parameters if torch.equal(after.weights[n], before.weights[n])]
     assert all("rotary" in name for name in still), still
 
@@ -106,10 +110,12 @@ def one_step(monkeypatch, tmp_path: Path, parts: int, changes: dict) -> tuple[fl
     return float(loss), gradients | {"per sequence": per_sequence}
 
 
-@pytest.mark.parametrize("layout", ["documents", "stream"])
-def test_parts_of_a_batch_have_the_loss_and_gradients_of_the_whole(monkeypatch, tmp_path, layout):
+@pytest.mark.parametrize(
+    "changes", [{"data.layout": "documents"}, {"data.layout": "stream"}, MASKED]
+)
+def test_parts_of_a_batch_have_the_loss_and_gradients_of_the_whole(monkeypatch, tmp_path, changes):
     """Also where the parts have different numbers of tokens: a mean of means would differ."""
-    changes = {"data.layout": layout, "data.length": 48}
+    changes = {"data.length": 48} | changes
     (loss, whole), (loss_in_parts, parts) = (
         one_step(monkeypatch, tmp_path, n, changes) for n in (1, 4)
     )

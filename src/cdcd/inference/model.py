@@ -60,12 +60,11 @@ class Model(ABC):
         """Returns the settings of the run's decoder, or of the one that `changes` names, with changes."""
         return decoder_settings(self.config, changes, num_samples)
 
-    def check_scored(self, option: str) -> None:
-        """Raises an error where an option needs the denoising score and the model has none."""
-        if self.config.model != "diffusion":
-            raise ValueError(
-                f"{option} needs a denoising score, which only diffusion models have; leave it out"
-            )
+    def scorer(self, option: str) -> Callable[..., Float[Tensor, " batch"]]:
+        """Returns the denoising score, which an option needs: a function of tokens and a seed."""
+        raise ValueError(
+            f"{option} needs a denoising score, which only diffusion models have; leave it out"
+        )
 
 
 @dataclass(frozen=True)

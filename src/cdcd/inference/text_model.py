@@ -133,8 +133,7 @@ class TextModel(Model):
         """
         check_counts(num_samples=num_samples, best_of=best_of, batch_size=batch_size)
         limit, chosen = self._checked_length(length), self.settings(settings)
-        if best_of > 1:
-            self.check_scored("best_of")
+        score = self.scorer("best_of") if best_of > 1 else None
         canvases = [canvas] if isinstance(canvas, Canvas) else canvas
         jobs = [each for each in canvases for _ in range(num_samples * best_of)]
         done: list[Generated] = []
@@ -146,18 +145,12 @@ class TextModel(Model):
             tokens = torch.tensor(rows, device=self.device)
             filled = self.fill(tokens, is_noisy, seeds, chosen, callback=callback)
             scores: list[float | None] = [None] * len(batch)
-            if best_of > 1:
-                scores = self.scores(filled, is_noisy, seed).tolist()
+            if score is not None:
+                scores = score(filled, is_noisy, seed).tolist()
             columns = zip(batch, seeds, filled.tolist(), scores, strict=True)
-            for each, own_seed, row, score in columns:
-                done.append(self._generated(each, own_seed, row[:limit], ignore_eos, score))
+            for each, own_seed, row, value in columns:
+                done.append(self._generated(each, own_seed, row[:limit], ignore_eos, value))
         return done if best_of == 1 else best_by_score(done, best_of)
-
-    def scores(
-        self, tokens: Int[Tensor, "batch seq"], is_noisy: Bool[Tensor, "batch seq"], seed: int
-    ) -> Float[Tensor, " batch"]:
-        """Returns the denoising score of each sequence's generated tokens, in nats a token."""
-        raise NotImplementedError
 
     @abstractmethod
     def fill(
@@ -217,9 +210,13 @@ class DiffusionTextModel(TextModel):
             estimator, tokens, is_noisy, x, t, settings, u=draws.u, callback=callback
         ).tokens
 
+    def scorer(self, option: str) -> Callable[..., Float[Tensor, " batch"]]:
+        return self.scores
+
     def scores(
         self, tokens: Int[Tensor, "batch seq"], is_noisy: Bool[Tensor, "batch seq"], seed: int
     ) -> Float[Tensor, " batch"]:
+        """Returns the denoising score of each sequence's generated tokens, in nats a token."""
         # A model that was trained without masks sees all tokens in noise.
         has_masks = self.config.objective.masking != "none"
         hidden = is_noisy if has_masks else torch.ones_like(is_noisy)

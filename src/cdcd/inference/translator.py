@@ -107,8 +107,7 @@ class Translator(Model):
         chosen = self.settings(settings, num_samples)
         if score_weight and num_samples == 1:
             raise ValueError("score_weight chooses among several samples; leave it out")
-        if score_weight:
-            self.check_scored("score_weight")
+        score = self.scorer("score_weight") if score_weight else None
         samples = Samples(
             [[""] * num_samples for _ in texts],
             [[0.0] * num_samples for _ in texts],
@@ -128,8 +127,8 @@ class Translator(Model):
 
             source = torch.tensor([sources[i] for i in rows], device=self.device)
             filled = self.fill(source, [(seed, i, j) for i, j in pairs], chosen, done)
-            if score_weight:
-                scores = self.scores(source, filled.tokens, seed).tolist()
+            if score is not None:
+                scores = score(source, filled.tokens, seed).tolist()
                 for (i, j), value in zip(pairs, scores, strict=True):
                     samples.scores[i][j] = value
             done(1.0)
@@ -137,12 +136,6 @@ class Translator(Model):
             for (i, j), target, value in zip(pairs, targets, confidence, strict=True):
                 samples.texts[i][j], samples.confidence[i][j] = self.decode(target), value
         return samples
-
-    def scores(
-        self, source: Int[Tensor, "sources source"], targets: Int[Tensor, "batch seq"], seed: int
-    ) -> Float[Tensor, " batch"]:
-        """Returns the denoising score of each target's tokens, in nats a token."""
-        raise NotImplementedError
 
     @abstractmethod
     def fill(
@@ -198,9 +191,13 @@ class DiffusionTranslator(Translator):
         tokens = self.sampler.solve(estimator, self.sampler.draw(seeds), settings, callback)
         return Predicted(tokens, torch.zeros(len(tokens)))
 
+    def scorer(self, option: str) -> Callable[..., Float[Tensor, " batch"]]:
+        return self.scores
+
     def scores(
         self, source: Int[Tensor, "sources source"], targets: Int[Tensor, "batch seq"], seed: int
     ) -> Float[Tensor, " batch"]:
+        """Returns the denoising score of each target's tokens, in nats a token."""
         tokens, is_text = as_target(targets)
         is_noisy = torch.ones_like(is_text)
         estimator = self.conditioned(source, SamplingConfig())(tokens, is_noisy)
