@@ -36,7 +36,7 @@ class UnmaskingConfig(Settings):
     """Sampling of masked models: an equal share of the masked tokens is drawn in each step."""
 
     num_steps: Repeats = 200
-    """Largest number of network calls; as many as there are tokens draw one at a time."""
+    """Largest number of network calls; with as many calls as tokens, each draws one token."""
     order: Literal["random", "confidence"] = "random"
     """Tokens that are drawn first: `random` ones (ancestral sampling) or those that the model is most confident
     of."""

@@ -1,4 +1,4 @@
-"""Likelihoods of held-out text under runs, exact ones beside bounds: what no sample has to be drawn for.
+"""Likelihoods of held-out text under runs, exact ones beside bounds; no sample is drawn for them.
 
 Each kind of model has its methods (`METHODS`). Sequence i depends on (seed, i) alone, and nothing random
 depends on the tokens that are predicted, so that every chain rule is that of a proper distribution.
