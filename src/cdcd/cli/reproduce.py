@@ -86,6 +86,7 @@ def reproduce(options: Any) -> None:
 
 def _study(options: Any, console: Any) -> None:
     """Performs the study of simplex diffusion, of one size at all scales, or shows its state."""
+    from cdcd.networks.precision import choose_device
     from cdcd.reproduction.simplex import Study, parts_of, perform_study
 
     given = {name: getattr(options, name) for name in ("seeds", "steps")}
@@ -96,7 +97,8 @@ def _study(options: Any, console: Any) -> None:
             state = "to do" if part.result(out) is None else "done"
             console.print(f"{state:8} simplex {part.name}", highlight=False)
         return
-    for path in perform_study(study, out, console):
+    device, workers = choose_device(options.device), options.workers
+    for path in perform_study(study, out, console, device=device, workers=workers):
         console.print(f"written: {path}", highlight=False)
 
 

@@ -69,7 +69,9 @@ class SimplexProcess:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "batch seq vocab"]:
         """Draws ln y from the stationary distribution."""
-        return _log_gamma(torch.full(shape, self.concentration, dtype=dtype), generator)
+        device = None if generator is None else generator.device
+        start = torch.full(shape, self.concentration, dtype=dtype, device=device)
+        return _log_gamma(start, generator)
 
     def log_likelihood_ratio(
         self, log_y: Float[Tensor, "batch seq vocab"], t: Float[Tensor, " batch"]
@@ -119,7 +121,7 @@ def shares(log_y: Float[Tensor, "batch seq vocab"]) -> Float[Tensor, "batch seq 
 def _log_gamma(shape: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draws logarithms of gamma variables: Gamma(a) is Gamma(a + 1)·U^(1/a) for a uniform U."""
     larger = torch._standard_gamma(shape + 1, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
-    uniform = torch.rand(shape.shape, dtype=shape.dtype, generator=generator)
+    uniform = torch.rand(shape.shape, dtype=shape.dtype, device=shape.device, generator=generator)
     return larger.log() + torch.log1p(-uniform) / shape
 
 

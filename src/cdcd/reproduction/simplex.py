@@ -5,11 +5,13 @@ is judged as all others are, from the difference in AR-NLL, here the exact one, 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
 from math import inf
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,7 @@ from cdcd.reproduction.simplex_noise import VOCABULARIES, draw_noise, measure_no
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+CPU = torch.device("cpu")
 SENTENCE = "Diffusion on the simplex suffers at a high number of tokens V."
 Gaps = dict[int, list[float]]
 Model = dict[str, Any]
@@ -55,7 +58,7 @@ class Part:
 
     name: str
     facts: dict[str, Any]
-    measure: Callable[[], dict[str, Any]]
+    measure: Callable[[torch.device], dict[str, Any]]
 
     def path(self, out: Path) -> Path:
         """Returns the file of its result."""
@@ -74,10 +77,10 @@ class Part:
                 )
         return result
 
-    def perform(self, out: Path) -> dict[str, Any]:
+    def perform(self, out: Path, device: torch.device) -> dict[str, Any]:
         """Measures and files its result."""
-        started, device = time.perf_counter(), torch.device("cpu")
-        result = self.facts | self.measure() | {"environment": environment(device)}
+        started = time.perf_counter()
+        result = self.facts | self.measure(device) | {"environment": environment(device)}
         result["seconds"] = time.perf_counter() - started
         self.path(out).parent.mkdir(parents=True, exist_ok=True)
         write_json(self.path(out), result)
@@ -100,16 +103,15 @@ def parts_of(study: Study) -> list[Part]:
     ]
 
 
-def perform_study(study: Study, out: Path, console: Console) -> list[Path]:
+def perform_study(
+    study: Study, out: Path, console: Console, *, device: torch.device = CPU, workers: int = 1
+) -> list[Path]:
     """Measures what the folder does not have yet, and returns the files of the whole."""
-    results = []
-    for part in parts_of(study):
-        result = part.result(out)
-        if result is None:
-            result = part.perform(out)
-            console.print(f"{time.strftime('%H:%M:%S')} simplex {part.name} done", highlight=False)
-        results.append(result)
-    noise, *models = results
+    parts = parts_of(study)
+    missing = [part for part in parts if part.result(out) is None]
+    for name in _perform(missing, out, device, workers):
+        console.print(f"{time.strftime('%H:%M:%S')} simplex {name} done", highlight=False)
+    noise, *models = (read_json(part.path(out)) for part in parts)
     shuffled = {str(size): shuffled_excess(size) for size in study.vocabularies}
     content = {
         "study": asdict(study),
@@ -122,13 +124,29 @@ def perform_study(study: Study, out: Path, console: Console) -> list[Path]:
     return [out / "simplex.json", *_draw(content, out)]
 
 
-def _noise(vocabularies: Sequence[int]) -> dict[str, Any]:
+def _perform(parts: Sequence[Part], out: Path, device: torch.device, workers: int) -> Iterator[str]:
+    """Performs parts one after another, or several side by side, and yields the name of each."""
+    if workers == 1:
+        for part in parts:
+            part.perform(out, device)
+            yield part.name
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(part.perform, out, device): part.name for part in parts}
+        for future in as_completed(running):
+            future.result()
+            yield running[future]
+
+
+def _noise(vocabularies: Sequence[int], _device: torch.device) -> dict[str, Any]:
     return {"curves": measure_noise(vocabularies)}
 
 
-def _model(name: str, vocab_size: int, steps: int, seed: int) -> dict[str, Any]:
+def _model(
+    name: str, vocab_size: int, steps: int, seed: int, device: torch.device
+) -> dict[str, Any]:
     config = described(config_of(name, vocab_size, steps, seed))
-    return train_and_judge(name, vocab_size, steps, seed) | {"config": config}
+    return train_and_judge(name, vocab_size, steps, seed, device) | {"config": config}
 
 
 def gaps(models: Sequence[Model]) -> Gaps:

@@ -87,10 +87,11 @@ class OnEmbeddings:
 
     def corrupt(self, tokens: Tensor, t: Tensor, generator: torch.Generator) -> Tensor:
         x0 = F.embedding(tokens, self.table)
-        return add_noise(x0, t, torch.randn(x0.shape, generator=generator))
+        return add_noise(x0, t, torch.randn(x0.shape, generator=generator, device=x0.device))
 
     def start(self, count: int, length: int, t: Tensor, generator: torch.Generator) -> Tensor:
-        return t * torch.randn(count, length, self.table.shape[1], generator=generator)
+        shape = (count, length, self.table.shape[1])
+        return t * torch.randn(shape, generator=generator, device=t.device)
 
     def network_input(self, state: Tensor, t: Tensor) -> Tensor:
         return scale_input(state, t)
@@ -168,11 +169,12 @@ def config_of(name: str, vocab_size: int, steps: int, seed: int) -> RunConfig:
 class Model:
     """A network of one of the two processes, with its time warp."""
 
-    def __init__(self, name: str, config: RunConfig) -> None:
-        self.bind, self.config = DIFFUSIONS[name][0], config
+    def __init__(self, name: str, config: RunConfig, device: torch.device) -> None:
+        self.bind, self.config, self.device = DIFFUSIONS[name][0], config, device
         network = build_model(config, config.data.num_states)
         assert isinstance(network, DiffusionTextNetwork)
-        self.network, self.warp = network, TimeWarp(config.warp, config.process)
+        self.network = network.to(device)
+        self.warp = TimeWarp(config.warp, config.process).to(device)
 
     @property
     def diffusion(self) -> Diffusion:
@@ -187,7 +189,7 @@ class Model:
     ) -> Float[Tensor, "batch seq vocab"]:
         """Predicts the tokens from a state; nothing is given."""
         x = diffusion.network_input(state, t)
-        is_noisy = torch.ones(x.shape[:2], dtype=torch.bool)
+        is_noisy = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         nothing = torch.zeros_like(x)
         return self.network(x, t, c=nothing, x0_prev=nothing, is_noisy=is_noisy)
 
@@ -219,8 +221,11 @@ class Model:
         generator = generator_for(training.seed, "simplex", step)
         tokens = chain.sample(training.batch_size, self.config.data.length, generator=generator)
         u = uniform_times(training.batch_size, low_discrepancy=True, generator=generator)
+        tokens, u = tokens.to(self.device), u.to(self.device)
         t = self.warp.training_schedule().noise_levels(u)
-        logits = self.logits(diffusion, diffusion.corrupt(tokens, t, generator), t)
+        noise = generator_for(training.seed, "simplex noise", step, device=self.device)
+        state = diffusion.corrupt(tokens, t, noise)
+        logits = self.logits(diffusion, state, t)
         return t, F.cross_entropy(logits.mT, tokens, reduction="none").mean(1)
 
     @torch.no_grad()
@@ -235,12 +240,14 @@ class Model:
         return self.logits(diffusion, state, times[-1]).argmax(-1)
 
 
-def train_and_judge(name: str, vocab_size: int, steps: int, seed: int) -> dict[str, Any]:
+def train_and_judge(
+    name: str, vocab_size: int, steps: int, seed: int, device: torch.device
+) -> dict[str, Any]:
     """Trains a model on the language of V tokens, and compares its samples with those of the language."""
     chain = language(vocab_size)
-    model = Model(name, config_of(name, vocab_size, steps, seed))
+    model = Model(name, config_of(name, vocab_size, steps, seed), device)
     model.train(chain)
-    samples = model.sample(NUM_SAMPLES, generator_for(seed, "simplex samples"))
+    samples = model.sample(NUM_SAMPLES, generator_for(seed, "simplex samples", device=device)).cpu()
     length, real = model.config.data.length, _real(chain, model.config.data.length)
     return {
         "nll": float(chain.log_prob(samples).mean()) / -length,
