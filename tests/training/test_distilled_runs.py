@@ -172,15 +172,15 @@ CHAIN = {
     **{"data.source": "markov", "data.num_states": 8, "data.length": 12},
     **{"data.num_documents": 20_000, "process.t_min": 0.3, "process.t_max": 30.0},
     **{"embedding.dim": 16, "embedding.init_scale": 0.1, "warp.num_bins": 30},
-    **{"network.width": 64, "network.num_blocks": 2, "network.num_heads": 4},
-    **{"network.time_units": 32, "training.optimiser": "muon", "training.momentum": 0.9},
+    **{"network.width": 32, "network.num_blocks": 2, "network.num_heads": 4},
+    **{"network.time_units": 16, "training.optimiser": "muon", "training.momentum": 0.9},
     **{"training.learning_rate": 8e-3, "training.beta2": 0.98, "training.batch_size": 64},
-    **{"training.steps": 600, "training.warmup_steps": 20, "training.decay_steps": 150},
+    **{"training.steps": 400, "training.warmup_steps": 20, "training.decay_steps": 150},
     **{"training.average_decay": 0.98, "training.checkpoint_every": 0},
 }
 FEW = {
     **{"distillation.teacher_steps": 16, "distillation.num_steps": STEPS},
-    **{"distillation.round_steps": 150, "training.learning_rate": 2.4e-3},
+    **{"distillation.round_steps": 100, "training.learning_rate": 2.4e-3},
 }
 
 
