@@ -7,8 +7,16 @@ import torch
 
 from cdcd.inference.decoder_settings import decoder_settings
 from cdcd.presets import preset
-from cdcd.reproduction.findings import FINDINGS, PAPER, Claim, Finding, matching
-from cdcd.reproduction.rows import ROWS, rows_of
+from cdcd.reproduction.findings import (
+    FINDINGS,
+    FRONTIER,
+    PAPER,
+    Claim,
+    Finding,
+    at_equal_entropy,
+    matching,
+)
+from cdcd.reproduction.rows import BASE, ROWS, rows_of
 from cdcd.reproduction.scales import SCALES
 from cdcd.settings import override
 from cdcd.training.build import build_model
@@ -138,3 +146,25 @@ def test_frontiers_are_compared_at_one_entropy():
     middle = (5.2 + 5.6) / 2
     (difference,) = Claim(steep, "<", flat).differences(values)
     assert math.isclose(difference, middle)
+
+
+def test_a_row_is_compared_with_the_base_model_at_its_own_entropy():
+    """The frontier falls by 2 nats for each nat of entropy, and both tables have base rows of their own."""
+    temperatures = matching(FRONTIER)
+    values = {BASE: {0: {"entropy": 5.0, "nll": 4.0}}, ROW: {0: {"entropy": 4.5, "nll": 3.8}}}
+    for lower, name in enumerate(["table2/base/base", *temperatures]):
+        numbers = {"entropy": 7.0 - 0.2 * lower, "nll": 6.0 - 0.4 * lower}
+        values[name] = {0: numbers, 1: numbers}
+    assert at_equal_entropy(ROW, values) == [pytest.approx(-0.2 + 1.0)]
+    for entropy in (3.0, 5.1):
+        values[ROW][0]["entropy"] = entropy
+        assert at_equal_entropy(ROW, values) == []
+    values[ROW][0]["entropy"] = 4.9
+    del values[temperatures[3]][0]
+    assert at_equal_entropy(ROW, values) == []
+
+
+def test_renormalising_loses_at_equal_entropy_by_the_papers_own_numbers():
+    """A score temperature between 0.5 and 0.8 has its entropy and a lower AR-NLL."""
+    (renormalised,) = at_equal_entropy("table1/renormalise-clamp/renormalise", PAPER)
+    assert renormalised == pytest.approx(-0.630 + 1.013 + 0.549 * 0.064 / 0.452, abs=1e-3)

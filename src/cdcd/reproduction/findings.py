@@ -94,6 +94,36 @@ def judged(each: Sequence[float], band: tuple[float, float]) -> dict[str, Any]:
     return {"ours": mean, "error": error, "seeds": len(each), "verdict": verdict}
 
 
+FRONTIER = "table2/score-temperature/*"
+"""The rows whose frontier a row is compared with at its own entropy."""
+
+
+def at_equal_entropy(name: str, values: Values) -> list[float]:
+    """Returns, for every seed that has all rows, AR-NLL less that of the base model at equal entropy.
+
+    A row of Tables 1 and 2 may have a lower AR-NLL because its samples are less diverse, which a score
+    temperature buys from the base model too. Both coordinates of the base model's frontier are taken
+    less those of its own base row, since tables differ in the number of their samples. A seed is left
+    out where the frontier does not reach the row's entropy.
+    """
+    base, origin, points = base_of(name), base_of(FRONTIER), matching(FRONTIER)
+    found = []
+    for seed in values.get(name, {}):
+        rows = [values.get(each, {}).get(seed, {}) for each in (name, base, origin, *points)]
+        if not all("nll" in row and "entropy" in row for row in rows):
+            continue
+        entropy, nll = _less(values[name][seed], values[base][seed])
+        frontier = [_less(values[each][seed], values[origin][seed]) for each in points]
+        expected = interpolate_at(frontier, entropy)
+        if expected is not None:
+            found.append(nll - expected)
+    return found
+
+
+def _less(row: Mapping[str, float], base: Mapping[str, float]) -> tuple[float, float]:
+    return row["entropy"] - base["entropy"], row["nll"] - base["nll"]
+
+
 def matching(pattern: str) -> list[str]:
     """Returns the names of the rows that a side of a claim stands for."""
     return [name for name in ROWS if fnmatchcase(name, pattern)]

@@ -10,7 +10,15 @@ import torch
 from cdcd.config import RunConfig
 from cdcd.files import write_atomically, write_json
 from cdcd.reproduction import samples
-from cdcd.reproduction.findings import FINDINGS, PAPER, Claim, Finding, Values, averaged
+from cdcd.reproduction.findings import (
+    FINDINGS,
+    PAPER,
+    Claim,
+    Finding,
+    Values,
+    at_equal_entropy,
+    averaged,
+)
 from cdcd.reproduction.plan import LACKING, Plan
 from cdcd.reproduction.rows import ROWS, Row, base_of
 from cdcd.reproduction.scales import Scale
@@ -48,10 +56,22 @@ def summary(row: Row, values: Values, metric: str) -> dict[str, Any] | None:
     return {"mean": mean, "error": error, "over": over, "values": each}
 
 
-def difference(row: Row, values: Values, metric: str) -> dict[str, float | None] | None:
+Average = dict[str, float | None]
+
+
+def difference(row: Row, values: Values, metric: str) -> Average | None:
     """Returns the mean difference from the base row over the seeds that both have, with its error."""
     base = base_of(row.name)
-    each = Claim(row.name, "~", base, metric).differences(values) if base else []
+    return _average(Claim(row.name, "~", base, metric).differences(values) if base else [])
+
+
+def equal_entropy(row: Row, values: Values) -> Average | None:
+    """Returns the mean difference from the base model at the row's entropy; of Tables 1 and 2."""
+    has_one = row.table in ("table1", "table2", "appendix") and row.system == "diffusion"
+    return _average(at_equal_entropy(row.name, values) if has_one else [])
+
+
+def _average(each: Sequence[float]) -> Average | None:
     mean, error = averaged(each)
     return {"mean": mean, "error": error} if each else None
 
@@ -68,6 +88,8 @@ def table(plan: Plan, name: str, values: Values) -> dict[str, Any]:
                 "paper_base": ROWS[base_of(row.name)].paper if base_of(row.name) else {},
                 "ours": {m: summary(row, values, m) for m in (*HEADINGS, "repetition")},
                 "difference": {m: difference(row, values, m) for m in HEADINGS},
+                "equal_entropy": equal_entropy(row, values),
+                "paper_equal_entropy": equal_entropy(row, PAPER),
                 "states": plan.states(row),
             }
             for row in plan.rows
@@ -84,6 +106,9 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     for metric in metrics:
         head = HEADINGS[metric]
         lines[0] += [f"{head}, paper", f"{head}, ours", f"{head} less base, paper", "ours"]
+    has_frontier = any(row["equal_entropy"] for row in rows)
+    if has_frontier:
+        lines[0] += ["AR-NLL less base at equal entropy, paper", "ours"]
     for row in rows:
         cells = [row["row"].split("/", 1)[1]]
         for metric in metrics:
@@ -96,6 +121,8 @@ def as_markdown(content: Mapping[str, Any]) -> str:
                 _number(apart, None, "+", digits) or "-",
                 _mean(row["difference"][metric], "+", digits),
             ]
+        if has_frontier:
+            cells += [_mean(row[key], "+") for key in ("paper_equal_entropy", "equal_entropy")]
         lines.append(cells)
     return _markdown(lines)
 
