@@ -1,8 +1,11 @@
 """Files the outcome of `cdcd reproduce` in a few files: tables, verdicts, rows and trainings.
 
     python scripts/file_reproduction.py OUT results/reproduction/SCALE
+    python scripts/file_reproduction.py --restore results/reproduction/SCALE OUT
 
-`rows.json` has the numbers of each row and seed, `trainings.json` the configuration, validation, seconds and
+`--restore` makes from the files a folder that `cdcd reproduce --out OUT` goes on with, or writes the tables and
+pictures of again (`--tables`); models are not in it, and those that further rows need, the judge among them, are
+trained again. `rows.json` has the numbers of each row and seed, `trainings.json` the configuration, validation, seconds and
 hardware of each model. Paths of the machine are left out.
 """
 
@@ -27,6 +30,18 @@ def main(out: Path, folder: Path) -> None:
     write(
         folder / "trainings.json", {name: brief(name, record) for name, record in records.items()}
     )
+
+
+def restore(folder: Path, out: Path) -> None:
+    for name in ("rows", "runs"):
+        (out / name).mkdir(parents=True)
+    shutil.copy(folder / "protocol.json", out)
+    for name, row in read(folder / "rows.json").items():
+        write(out / "rows" / f"{name}.json", row)
+    for name, record in read(folder / "trainings.json").items():
+        if "warp" in record:
+            (out / "runs" / name).mkdir()
+            write(out / "runs" / name / "record.json", record)
 
 
 def brief(name: str, record: dict[str, Any]) -> dict[str, Any]:
@@ -61,4 +76,7 @@ def rounded(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    if sys.argv[1] == "--restore":
+        restore(*map(Path, sys.argv[2:]))
+    else:
+        main(*map(Path, sys.argv[1:]))

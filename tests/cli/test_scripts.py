@@ -1,6 +1,9 @@
 """The scripts' options are those of today's commands."""
 
+import json
 import re
+import subprocess
+import sys
 
 import pytest
 from paths import ROOT
@@ -33,3 +36,28 @@ def test_options_of_a_script_are_known(script, known):
     used = set(re.findall(r"(?<![\w-])--[a-z][\w.-]*", "\n".join(lines)))
     assert used
     assert not {each.replace("_", "-") for each in used} - known - OTHERS
+
+
+def test_filed_rows_become_a_folder_again(tmp_path):
+    script = ROOT / "scripts" / "file_reproduction.py"
+    row = {"row": "table1/base/base", "seed": 0, "nll": 1.23456, "examples": ["«a»b"]}
+    record = {
+        "config": {},
+        "validation": {"valid_loss": 2.5, "losses": [1.5]},
+        "warp": {"l": [0.5]},
+    }
+    record["environment"] = {"command": "/tmp/a/work.py job.json", "gpu": None}
+    out, filed, again = (tmp_path / name for name in ("out", "filed", "again"))
+    for path, content in (
+        ("protocol.json", {"scale": "tiny"}),
+        ("rows/table1.base.base.0.json", row),
+        ("runs/base.0/record.json", record),
+        ("runs/prefix.0/record.json", record),
+    ):
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        (out / path).write_text(json.dumps(content))
+    subprocess.run([sys.executable, script, out, filed], check=True)
+    subprocess.run([sys.executable, script, "--restore", filed, again], check=True)
+    kept = {str(p.relative_to(again)): json.loads(p.read_text()) for p in again.rglob("*.json")}
+    assert kept.pop("runs/base.0/record.json")["environment"]["command"] == "work.py job.json"
+    assert kept == {"protocol.json": {"scale": "tiny"}, "rows/table1.base.base.0.json": row}

@@ -281,6 +281,26 @@ def test_side_by_side_every_job_waits_for_what_it_needs(tmp_path, monkeypatch):
     assert together > 1
 
 
+def test_trainings_of_a_compiled_shape_wait_for_none(tmp_path, monkeypatch):
+    plan = replace(plan_of([BASE], tmp_path), scale=replace(MICRO, seeds=4))
+    (tmp_path / "rows").mkdir()
+    together = [0]
+
+    def process(plan, job):
+        if not job.rows and job.name != JUDGE:
+            together.append(together[-1] + 1)
+            metrics = plan.run(job.training) / "metrics.jsonl"
+            metrics.parent.mkdir(parents=True)
+            metrics.write_text("{}")
+            work.time.sleep(0.2)
+            together.append(together[-1] - 1)
+
+    monkeypatch.setattr(work, "_do_in_process", process)
+    monkeypatch.setattr(work, "POLL_SECONDS", 0.005)
+    assert work.perform(plan, workers=5, console=QUIET) == []
+    assert max(together) == 4
+
+
 # Bad input
 
 

@@ -107,7 +107,7 @@ def at_equal_entropy(name: str, values: Values) -> list[float]:
     out where the frontier does not reach the row's entropy.
     """
     base, origin, points = base_of(name), base_of(FRONTIER), matching(FRONTIER)
-    found = []
+    differences = []
     for seed in values.get(name, {}):
         rows = [values.get(each, {}).get(seed, {}) for each in (name, base, origin, *points)]
         if not all("nll" in row and "entropy" in row for row in rows):
@@ -116,8 +116,8 @@ def at_equal_entropy(name: str, values: Values) -> list[float]:
         frontier = [_less(values[each][seed], values[origin][seed]) for each in points]
         expected = interpolate_at(frontier, entropy)
         if expected is not None:
-            found.append(nll - expected)
-    return found
+            differences.append(nll - expected)
+    return differences
 
 
 def _less(row: Mapping[str, float], base: Mapping[str, float]) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from cdcd.evaluation.plots import BLUE, GREY, ORANGE, new_figure, plot_time_warp
 from cdcd.files import read_json
 from cdcd.reproduction.findings import PAPER, Values
 from cdcd.reproduction.plan import Plan
-from cdcd.reproduction.report import difference, read_values, summary
+from cdcd.reproduction.report import difference, equal_entropy, read_values, summary
 from cdcd.reproduction.rows import ROWS, Row, base_of, rows_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,10 @@ def draw(plan: Plan) -> list[Path]:
 
 
 def _bars(values: Values) -> "Figure | None":
-    """Draws AR-NLL less that of the base model, the paper's and ours, for every row of Table 1."""
+    """Draws AR-NLL less that of the base model, the paper's and ours, for every row of Table 1.
+
+    Dots compare with the base model at equal entropy, where its frontier reaches the row's.
+    """
     rows = [row for row in rows_of(["table1"]) if base_of(row.name)]
     paper = [row.paper["nll"] - ROWS[base_of(row.name)].paper["nll"] for row in rows]
     ours = [(y, difference(row, values, "nll")) for y, row in enumerate(rows)]
@@ -67,10 +70,16 @@ def _bars(values: Values) -> "Figure | None":
     axis.plot(paper, range(len(rows)), "|", color=ORANGE, markersize=9, label="paper")
     y, means, errors = zip(*bars, strict=True)
     axis.barh(y, means, xerr=errors, color=BLUE, alpha=0.7, label="ours")
+    equal = [(y, equal_entropy(row, values)) for y, row in enumerate(rows)]
+    dots = [(each["mean"], y) for y, each in equal if each is not None]
+    axis.plot(*zip(*dots, strict=True), "k.", markersize=5, label="ours, at equal entropy")
     axis.axvline(0, color=GREY, linewidth=0.8, zorder=0)
     axis.set_yticks(range(len(rows)), [row.name.split("/", 1)[1] for row in rows], fontsize=7)
-    axis.invert_yaxis()
-    axis.set(xlabel="AR-NLL less that of the base model (nats a token)", title="Table 1, Figure 4")
+    axis.set(
+        ylim=(len(rows) - 0.4, -0.6),
+        xlabel="AR-NLL less that of the base model (nats a token)",
+        title="Table 1, Figure 4",
+    )
     axis.legend(frameon=False)
     return figure
 

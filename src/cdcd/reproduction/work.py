@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
@@ -44,16 +44,19 @@ Measure = Callable[[Row, Mapping[str, Any]], dict[str, Any]]
 def perform(plan: Plan, *, workers: int, console: Console) -> list[str]:
     """Does all jobs of a plan, in this process or side by side; returns the names of those that failed."""
     waiting, running, failed = plan.jobs(), dict[Future[str | None], Job](), dict[str, str]()
-    execute = _do_here if workers == 1 else _do_in_process
+    execute, compiled = (_do_here if workers == 1 else _do_in_process), set[tuple[Any, ...]]()
     with _Here() if workers == 1 else ThreadPoolExecutor(workers) as pool:
         while waiting or running:
             for job in list(waiting):
-                if len(running) < workers and _is_ready(plan, job, waiting, [*running.values()]):
+                others = [*running.values()]
+                if len(running) < workers and _is_ready(job, waiting, others, compiled):
                     waiting.remove(job)
                     lost = next((failed[name] for name in job.needs if name in failed), None)
                     work = partial(_lose, lost) if lost else execute
                     running[pool.submit(work, plan, job)] = job
-            for future in wait(running, POLL_SECONDS, FIRST_COMPLETED).done:
+            done = wait(running, POLL_SECONDS, FIRST_COMPLETED).done
+            compiled |= {job.shape for job in running.values() if _is_learning(plan, job)}
+            for future in done:
                 job, error = running.pop(future), future.result()
                 if error is not None:
                     failed[job.name] = f"{job.training}: {error}"
@@ -90,16 +93,20 @@ def _line(error: BaseException) -> str:
     return str(error).splitlines()[-1] if str(error) else type(error).__name__
 
 
-def _is_ready(plan: Plan, job: Job, waiting: Sequence[Job], running: Sequence[Job]) -> bool:
+def _is_ready(
+    job: Job, waiting: Sequence[Job], running: Sequence[Job], compiled: Collection[tuple[Any, ...]]
+) -> bool:
     """Samples wait for what they need, a training for the first of its shape to be compiled."""
     if job.rows:  # A training need not wait for the judge.
         return not any(other.name in job.needs for other in (*waiting, *running))
     same = (other for other in running if not other.rows and other.shape == job.shape)
-    return all(_is_learning(plan, other) for other in same)
+    return job.shape in compiled or not any(same)
 
 
 def _is_learning(plan: Plan, job: Job) -> bool:
-    """Returns whether a training has compiled its step: it has written a line of metrics."""
+    """Returns whether a job is a training that has compiled its step: it has written a line of metrics."""
+    if job.rows:
+        return False
     metrics = plan.run(job.training) / "metrics.jsonl"
     return metrics.is_file() and metrics.stat().st_size > 0
 
