@@ -6,7 +6,8 @@
 #
 # DATA is a prepared data set. The queue works in WORK on a copy of the source and of DATA; the first call
 # starts it, later ones find it running. After SECONDS, or when the queue has ended, results are packed into
-# the file PACK (.tar.xz). PYTHON, WORKERS and OPTIONS can be set in the environment.
+# the file PACK (.tar.xz). PYTHON, WORKERS, OPTIONS and FILED (such as results/reproduction/small) can be set in
+# the environment.
 set -euo pipefail
 data=$1 work=$2 seconds=$3 pack=$4
 shift 4
@@ -21,6 +22,8 @@ if [ ! -e "$work/src" ]; then
   mkdir -p "$work"
   cp -r src "$work/src"
   cp -rL "$data" "$work/data"
+  # Goes on with the rows that are filed; models, the judge's too, are trained again where rows need them.
+  if [ -n "${FILED:-}" ]; then "$python" scripts/file_reproduction.py --restore "$FILED" "$work/out"; fi
 fi
 if ! is_running; then
   # shellcheck disable=SC2086

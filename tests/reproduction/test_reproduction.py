@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 from tiny import TINY, cdcd_main
 
+from cdcd.data.prepare import PrepareConfig, prepare
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.evaluation.judge import MARKS, split_texts
 from cdcd.evaluation.judges import load_judge
@@ -337,6 +338,20 @@ def test_mistakes_are_named(tmp_path, capfd, options, message):
 def test_a_folder_of_another_protocol_is_refused(finished, capfd):
     assert cdcd_main("reproduce", "--scale", "tiny", "--out", finished.out, "table1") == 2
     assert "holds results of another protocol: samples is 4, not 256" in capfd.readouterr().err
+
+
+def test_a_corpus_is_known_by_its_content_wherever_it_lies(tmp_path):
+    """Text that was moved before it was prepared is the same corpus; one more document makes another."""
+    identities = []
+    for name, extra in (("a", ""), ("b", ""), ("c", "\nthe end")):
+        folder = tmp_path / name
+        folder.mkdir()
+        text = "\n".join(f"cats {i % 7} and dogs {i % 5}" for i in range(60)) + extra
+        (folder / "text.txt").write_text(text)
+        config = PrepareConfig(source=str(folder / "text.txt"), tokenizer="words", workers=1)
+        prepare(config, folder / "data")
+        identities.append(SCALES["small"].protocol({"text": str(folder / "data")})["corpus"])
+    assert identities[0] == identities[1] != identities[2]
 
 
 def test_chosen_rows_come_with_what_they_are_compared_with(capfd):

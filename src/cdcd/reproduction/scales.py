@@ -1,5 +1,7 @@
 """The three scales at which the paper is reproduced: models, corpus, samples and seeds of each."""
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -8,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.config import RunConfig
+from cdcd.data.dataset_files import DESCRIPTION
 from cdcd.data.sequences import is_dataset
-from cdcd.files import file_hash
+from cdcd.files import read_json
 from cdcd.presets import preset
 from cdcd.reproduction.findings import claim_rows
 from cdcd.reproduction.rows import Row
@@ -167,7 +170,12 @@ def _entry(corpus: str) -> str:
 
 
 def _identity(source: str) -> str:
-    return file_hash(Path(source) / "dataset.json") if is_dataset(source) else source
+    """Returns a hash of the tokenizer and the tokens of a data set, wherever it lies or was made from."""
+    if not is_dataset(source):
+        return source
+    descriptions = [read_json(path) for path in sorted(Path(source).rglob(DESCRIPTION))]
+    content = [[each["tokenizer"]["hash"], each.get("splits")] for each in descriptions]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _scale(name: str, table: dict[str, Any]) -> Scale:
