@@ -119,6 +119,25 @@ def test_normalised_queries_and_keys_equal_a_naive_reference():
     torch.testing.assert_close(attention(h, rotary), found, atol=1e-4, rtol=1e-4)
 
 
+def test_learnt_positions_tell_equal_inputs_apart_and_change_nothing_at_first():
+    x = normal(1, 1, DIM).expand(3, LENGTH, DIM)
+    model, plain = network(learnt_positions=True), network()
+    assert model.positions is not None
+    for each in (model, plain):
+        nn.init.normal_(each.head.weight, generator=generator_for(1))
+    logits = logits_of(plain, x)
+    torch.testing.assert_close(logits_of(model, x), logits)
+    torch.testing.assert_close(logits, logits[:, :1].expand_as(logits))
+    with torch.no_grad():
+        model.positions.copy_(normal(LENGTH, 16))
+    apart = logits_of(model, x)
+    assert (apart[:, 1:] - apart[:, :-1]).abs().amax(-1).min() > 1e-2
+    # A shorter sequence has the first positions.
+    shorter = logits_of(model, x[:, :3])
+    model.positions.detach()[3:] = 0.0
+    torch.testing.assert_close(logits_of(model, x[:, :3]), shorter)
+
+
 def test_weight_decay_is_that_of_adamw():
     def layers() -> nn.Sequential:
         torch.manual_seed(0)

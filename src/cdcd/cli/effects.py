@@ -33,6 +33,7 @@ def effects(config: RunConfig) -> Effects:
             (is_masked, "model masked", "unmasking"),
             (is_diffusion, "model diffusion", "network.time_input network.time_units"),
             (is_diffusion, "model diffusion", "seq2seq.time_units network.output_prior"),
+            (is_diffusion, "model diffusion", "network.learnt_positions"),
             (
                 is_diffusion and config.network.output_prior,
                 "network.output_prior true",

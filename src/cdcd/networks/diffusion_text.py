@@ -46,6 +46,8 @@ class NetworkConfig(Settings, section="network"):
     """Multiply each residual branch by a gate that is zero at the start and depends on the noise level."""
     query_key_norm: bool = False
     """Normalise queries and keys before attention."""
+    learnt_positions: bool = False
+    """Add a learnt vector of its own to each position of the inputs, besides rotary positions."""
     output_prior: bool = False
     """Add the logarithm of the likelihood of x given each token, x·e/t², to the logits."""
     output_prior_warmup: Steps = 5_000
@@ -98,6 +100,9 @@ class DiffusionTextNetwork(nn.Module):
         self.time_input, width = network.time_input, network.width
         self.time = TimeEmbedding(network.time_units, process.t_min, process.t_max)
         self.rotary = RotaryEmbedding(width // network.num_heads, length)
+        self.positions = (
+            nn.Parameter(torch.zeros(length, width)) if network.learnt_positions else None
+        )
         self.stack = nn.Linear(3 * embedding.dim + 1, width)
         self.dropout = nn.Dropout(network.dropout)
         self.blocks = make_blocks(network, network.time_units)
@@ -129,7 +134,10 @@ class DiffusionTextNetwork(nn.Module):
         positions: Int[Tensor, " predicted"] | None = None,
     ) -> Float[Tensor, "*positions vocab"]:
         stacked = torch.cat([x, c, x0_prev, is_noisy[..., None].to(x.dtype)], dim=-1)
-        h, time = self.dropout(residual(self.stack(stacked))), self.time(t)
+        h = self.stack(stacked)
+        if self.positions is not None:
+            h = h + self.positions[: x.shape[1]]
+        h, time = self.dropout(residual(h)), self.time(t)
         if not self.time_input:
             time = torch.ones_like(time)
         for block in self.blocks:
