@@ -116,3 +116,11 @@ def test_the_project_has_one_address():
     assert f'repository-code: "{HOME}"' in citation
     assert PROJECT["urls"]["Repository"] == HOME
     assert PROJECT["urls"]["Issues"] == f"{HOME}/issues"
+
+
+def test_the_workflow_tests_the_versions_that_the_package_names():
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    [tested] = re.findall(r"python: \[(.*)\]", workflow)
+    version = "Programming Language :: Python :: 3."
+    named = [each for each in PROJECT["classifiers"] if each.startswith(version)]
+    assert re.findall(r'"(3\.\d+)"', tested) == [each.rpartition(" ")[2] for each in named]
