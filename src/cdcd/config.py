@@ -139,6 +139,8 @@ class TrainingConfig(Settings, section="training"):
     the time of launching small kernels (on one GPU; on several as `on`); `auto`: `graphs` on a GPU, else `off`."""
     log_every: Count = 10
     """Steps between lines of metrics.jsonl."""
+    tracker: Literal["auto", "off", "tensorboard", "wandb", "trackio"] = "auto"
+    """Program that shows the numbers of metrics.jsonl too; `auto`: TensorBoard where it is installed."""
     validate_every: Steps = 5_000
     """Steps between validations; 0: only at the end."""
     valid_sequences: Repeats = 256

@@ -1,11 +1,11 @@
 """Trained models read from run directories.
 
-    model = cdcd.load("runs/demo")
-    print(model.complete("Once upon a time", num_samples=4, seed=0, score_temperature=0.9))
-    print(model.infill("The [5] went to the [3].", seed=0))
+model = cdcd.load("runs/demo")
+print(model.complete("Once upon a time", num_samples=4, seed=0, score_temperature=0.9))
+print(model.infill("The [5] went to the [3].", seed=0))
 
-    translator = cdcd.load_translator("runs/numerals")
-    print(translator.translate(["Anna gets up at half past two."], num_samples=10))
+translator = cdcd.load_translator("runs/numerals")
+print(translator.translate(["Anna gets up at half past two."], num_samples=10))
 """
 
 from pathlib import Path

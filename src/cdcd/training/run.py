@@ -35,6 +35,7 @@ from cdcd.training.logging import check_log
 from cdcd.training.memory import refuse_what_cannot_fit
 from cdcd.training.parallel import check_shares
 from cdcd.training.tensor_files import check_shapes
+from cdcd.training.trackers import check_tracker
 from cdcd.training.trainer import Trainer, initial_checkpoint
 
 
@@ -52,8 +53,9 @@ def start(
     More than a few words that the other run does not know are an error, unless they are allowed.
     """
     check_shares(config.training.batch_size, config.training.accumulate, world)
-    # A device that is not there is refused before anything is created.
+    # A device or a tracker that is not there is refused before anything is created.
     world.device(config.training.device)
+    check_tracker(config.training.tracker)
     created: list[tuple[RunDirectory, Corpus]] = []
     with ExitStack() as stack:
         stack.enter_context(without_empty_folders(out.parent))
@@ -230,6 +232,7 @@ def _resume(
     world: World,
 ) -> Trainer:
     config = changed_config(run, changes)
+    check_tracker(config.training.tracker)
     if run.existing_step(checkpoint) >= config.training.steps:
         raise ValueError(
             f"{run.path} has already been trained for its {config.training.steps} steps; "
