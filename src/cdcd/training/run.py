@@ -12,6 +12,7 @@ from rich.console import Console
 from cdcd.config import RunConfig
 from cdcd.data.corpus import BUILT_IN, BUILT_IN_PAIRS
 from cdcd.data.pairs import PairDataset
+from cdcd.data.remote import dataset_folder, is_remote
 from cdcd.files import expanded, warn, without_empty_folders
 from cdcd.settings import flatten, override
 from cdcd.training.checkpoint import (
@@ -56,6 +57,9 @@ def start(
     # A device or a tracker that is not there is refused before anything is created.
     world.device(config.training.device)
     check_tracker(config.training.tracker)
+    if is_remote(config.data.source):
+        # Each machine fetches for itself, before ranks wait for each other.
+        dataset_folder(config.data.source)
     created: list[tuple[RunDirectory, Corpus]] = []
     with ExitStack() as stack:
         stack.enter_context(without_empty_folders(out.parent))
@@ -143,7 +147,7 @@ def _may_open_text(parent: RunDirectory, config: RunConfig) -> bool:
 
 def _located(config: RunConfig) -> RunConfig:
     """Writes out the path of the corpus, so that the run can be resumed from any folder."""
-    if not _is_path(config.data.source):
+    if not _is_path(config.data.source) or is_remote(config.data.source):
         return config
     source = os.path.realpath(expanded(config.data.source))
     return replace(config, data=replace(config.data, source=source))
@@ -244,6 +248,8 @@ def _resume(
             f"{run.path} was made elsewhere; its data is said to be at {config.data.source}: give "
             f"--data PATH to confirm"
         )
+    if is_remote(config.data.source):
+        dataset_folder(config.data.source)
     corpus = load_corpus(config, run.tokenizer)
     _check_text(run, corpus, config.data.source)
     _print_left_out(corpus, world, console)

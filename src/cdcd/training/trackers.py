@@ -5,7 +5,6 @@ installed, Weights & Biases or trackio, which share one interface, where a run a
 """
 
 import importlib
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -20,9 +19,9 @@ WITHOUT_TRACKER = "or leave it to --training.tracker off"
 
 @runtime_checkable
 class Tracker(Protocol):
-    """What receives numbers with their step; runs of Weights & Biases and trackio are trackers."""
+    """A receiver of numbers with their step, as runs of Weights & Biases and trackio are."""
 
-    def log(self, numbers: dict[str, float], *, step: int) -> Any: ...
+    def log(self, numbers: dict[str, Any], *, step: int) -> Any: ...
     def finish(self) -> Any: ...
 
 
@@ -34,7 +33,7 @@ class TensorBoard:
 
         self.writer = SummaryWriter(str(folder))
 
-    def log(self, numbers: Mapping[str, float], *, step: int) -> None:
+    def log(self, numbers: dict[str, Any], *, step: int) -> None:
         for name, value in numbers.items():
             self.writer.add_scalar(name, value, step)
 
