@@ -83,6 +83,21 @@ def test_a_run_is_tuned_on_the_address_of_its_parent(made, tmp_path):
     assert cdcd_main("train", *data, "--out", tmp_path / "tuned", *tuned) == 0
 
 
+def test_the_split_of_a_parent_on_an_address_is_kept(made, tmp_path, capsys):
+    config = PrepareConfig(
+        source=str(made / "text.txt"),
+        tokenizer=str(made / "set"),
+        seed=1,
+        valid_share=0.3,
+        workers=1,
+    )
+    prepare(config, tmp_path / "anew")
+    tuned = ("--preset", "demo", "--training.steps", 1, "--training.batch-size", 2)
+    data = ("--init-from", made / "there", "--data", tmp_path / "anew")
+    assert cdcd_main("train", *data, "--out", tmp_path / "tuned", *tuned) == 2
+    assert "documents that it trained on" in capsys.readouterr().err
+
+
 def test_an_address_without_a_data_set_leaves_no_run(made, tmp_path, capsys):
     options = ("--preset", "demo", "--data", f"file://{made}/nothing", "--out", tmp_path / "run")
     assert cdcd_main("train", *options) == 2
