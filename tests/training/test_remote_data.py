@@ -1,9 +1,12 @@
 """Runs on a data set at an address are those on its folder; a stranger's address is not opened."""
 
 import shutil
+from pathlib import Path
 
 import pytest
-from tiny import cdcd_main, train_tiny
+from forks import end_of, fork_ranks
+from ranks import run_on_rank
+from tiny import cdcd_main, metrics, train_tiny
 
 from cdcd.data import remote
 from cdcd.data.prepare import PrepareConfig, prepare
@@ -56,6 +59,21 @@ def test_it_goes_on_where_nothing_is_cached(made, tmp_path, cache):
         runs.append(run)
     assert weights(runs[0]) == weights(runs[1]) != weights(made / "here")
     assert list(cache.rglob("train-00000.tokens"))
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find the ranks")
+def test_two_ranks_fetch_once_and_train_what_one_process_trains(made, tmp_path):
+    changes = SMALL | {"data.source": f"file://{made}/set"}
+    output = tmp_path / "output"
+    jobs = [{"out": str(tmp_path / "run"), "changes": changes}]
+    codes = end_of(*fork_ranks(2, run_on_rank, jobs, output=output), seconds=120)
+    assert codes == [0, 0], output.read_text()
+    assert output.read_text().count("fetching ") == 1
+    losses = [
+        [row["loss"] for row in metrics(run) if "loss" in row]
+        for run in (tmp_path / "run", made / "there")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.parametrize(
