@@ -3,6 +3,7 @@
 # make test: set up, lint, types, all tests, in the reading order of tests/README.md.
 # make mutants: are deliberate faults noticed? TENTH=3: those of one tenth; TENTH=commit: of the commit's.
 # make fuzz: 20,000 odd commands and damaged files; CASES=1000 SEED=7. make trials: kills, interrupts, races.
+# make site: the documentation site, into site/.
 # make imports: draw the graph of the imports into docs/images/imports.png.
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 # One process reads a file, so that its tests share what their fixtures train.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test lint mutants fuzz trials imports clean
+.PHONY: demo check test lint mutants fuzz trials site imports clean
 
 demo: .venv/plot
 	$(BIN)/cdcd demo
@@ -35,6 +36,10 @@ fuzz: .venv/dev
 
 trials: .venv/dev
 	$(BIN)/python tests/fuzz/trials.py --seed $(or $(SEED),1)
+
+site: .venv/dev
+	$(BIN)/python scripts/site.py build/site
+	$(BIN)/zensical build --strict --clean
 
 imports: .venv/dev
 	$(BIN)/python tests/style/imports.py docs/images/imports.png

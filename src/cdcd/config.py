@@ -41,8 +41,9 @@ class DataConfig(Settings, section="data"):
     """The corpus, and how it becomes sequences of tokens."""
 
     source: str = "tales"
-    """A built-in corpus (`tales`, `markov`), a prepared data set, a text file (one document a line) or a
-    folder (one document a file). For translation: `numerals` or a prepared data set of pairs."""
+    """A built-in corpus (`tales`, `markov`), a prepared data set, the address of one (`s3://…`, `hf://…`), a
+    text file (one document a line) or a folder (one document a file). For translation: `numerals` or a
+    prepared data set of pairs."""
     split: str = "train"
     """Split of a prepared data set that is trained on; a judge is trained on `judge`."""
     tokenizer: Literal["auto", "words", "sentencepiece", "symbols", "bytes"] = "auto"
@@ -139,6 +140,8 @@ class TrainingConfig(Settings, section="training"):
     the time of launching small kernels (on one GPU; on several as `on`); `auto`: `graphs` on a GPU, else `off`."""
     log_every: Count = 10
     """Steps between lines of metrics.jsonl."""
+    tracker: Literal["auto", "off", "tensorboard", "wandb", "trackio"] = "auto"
+    """Program that shows the numbers of metrics.jsonl too; `auto`: TensorBoard where it is installed."""
     validate_every: Steps = 5_000
     """Steps between validations; 0: only at the end."""
     valid_sequences: Repeats = 256

@@ -1,9 +1,14 @@
 """The examples run, and what they train comes close to what is exactly known."""
 
 import importlib.util
+import json
 from types import ModuleType
 
+import pytest
 from paths import ROOT
+
+NOTEBOOK = json.loads((ROOT / "examples" / "markov_chain.ipynb").read_text(encoding="utf-8"))
+CODE = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
 
 
 def load_example(name: str) -> ModuleType:
@@ -32,3 +37,31 @@ def test_a_network_of_ones_own_learns_the_chain(capsys):
     samples, data = load_example("your_own_network").main(["--steps", "120"])
     assert abs(samples - data) < 0.3
     assert capsys.readouterr().out.startswith("exact NLL")
+
+
+def test_the_notebook_shows_what_it_says(monkeypatch, capsys):
+    """Its cells run one after another; an untrained model is a nat a word worse than the language."""
+    matplotlib = pytest.importorskip("matplotlib", reason="the notebook draws")
+    matplotlib.use("Agg")
+    names = {}
+    for number, cell in enumerate(CODE):
+        exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
+    assert abs(names["nlls"][0.9] - float(names["exact"])) < 0.15
+    assert abs(names["nlls"][1.0] - float(names["exact"])) < 0.4
+    assert (names["frequencies"] - names["chain"].transitions).abs().max() < 0.2
+    exact = [float(names["joint"][pair]) for pair in names["pairs"]]
+    assert sum(abs(a - b) for a, b in zip(names["shares"], exact, strict=True)) / 2 < 0.15
+    levels = names["levels"]
+    assert levels[0] == pytest.approx(0.3)
+    assert levels[-1] == pytest.approx(20)
+    assert "half of the steps lie between" in capsys.readouterr().out
+
+
+def test_the_notebook_is_kept_with_its_outputs():
+    """As a person sees it before running it: pictures, no errors, and small."""
+    outputs = [output for cell in CODE for output in cell["outputs"]]
+    assert [cell["execution_count"] for cell in CODE] == [*range(1, len(CODE) + 1)]
+    assert {output["output_type"] for output in outputs} == {"stream", "display_data"}
+    assert sum("image/png" in output.get("data", ()) for output in outputs) == 4
+    assert all(output.get("name") != "stderr" for output in outputs)
+    assert len(json.dumps(NOTEBOOK)) < 200_000

@@ -54,6 +54,59 @@ print(json.dumps([name for name in ("torch", "numpy", "rich", "sentencepiece") i
     assert json.loads(done.stdout.splitlines()[-1]) == []
 
 
+HEAVY = [
+    *(
+        "accelerate",
+        "datasets",
+        "fsspec",
+        "gguf",
+        "huggingface_hub",
+        "matplotlib",
+        "pandas",
+        "pyarrow",
+    ),
+    *("sacrebleu", "scipy", "shtab", "tensorboard", "trackio", "transformers", "wandb"),
+]
+"""Packages that few commands need."""
+
+
+def test_the_library_imports_what_it_needs_and_no_more():
+    """`import cdcd` nothing, what loads a model nothing that it does without."""
+    code = f"""
+import json, sys
+import cdcd
+light = [name for name in ("torch", "numpy", "rich") if name in sys.modules]
+import torch
+heavy = {HEAVY} + ([] if torch.backends.cuda.is_built() else ["triton"])
+before = set(sys.modules)
+cdcd.load
+print(json.dumps([light, [name for name in heavy if name in set(sys.modules) - before]]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [[], []]
+
+
+def test_completion_knows_verbs_options_and_choices(capsys):
+    """Asked as bash asks; dots and dashes are parts of a word."""
+    pytest.importorskip("shtab", reason="shtab writes the completion and is not installed")
+    assert cdcd_main("completion", "bash") == 0
+    script = capsys.readouterr().out
+    asked = {
+        "cdcd tra": "train translate",
+        "cdcd data ": "prepare verify",
+        "cdcd train --training.lear": "--training.learning-rate",
+        "cdcd train --training.optimiser m": "muon",
+        "cdcd sample --solver h": "heun",
+    }
+    for line in asked:
+        words = " ".join(f"'{word}'" for word in line.split(" "))
+        script += f"""
+COMP_WORDS=({words}); COMP_CWORD={line.count(" ")}; COMPREPLY=(); _shtab_cdcd; echo "${{COMPREPLY[*]}}"
+"""
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert dict(zip(asked, done.stdout.splitlines(), strict=True)) == asked
+
+
 @pytest.mark.parametrize("command", WITH_SETTINGS, ids=" ".join)
 def test_the_short_help_is_a_part_of_the_whole(capsys, command):
     assert cdcd_main(*command, "--help") == 0

@@ -283,7 +283,7 @@ OTHER_TRAINING = {
     **{"warmup_steps": 5, "decay_steps": 3, "clip_norm": 2.0, "average_decay": 0.9},
     **{"device": "cpu", "dtype": "bfloat16", "compile": "on", "log_every": 3},
     **{"validate_every": 2, "valid_sequences": 2, "checkpoint_every": 3, "keep_checkpoints": 2},
-    **{"patience": 2, "keep_best": True, "weight_decay": 0.1},
+    **{"patience": 2, "keep_best": True, "weight_decay": 0.1, "tracker": "off"},
     **{"optimiser": "muon", "batch_size": 16, "seed": 5},
 }
 

@@ -80,7 +80,8 @@ def train_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
         "--data",
         metavar="PATH",
         type=argument(str),
-        help="corpus: tales, markov, numerals (pairs), a prepared data set, a file or a folder",
+        help="corpus: tales, markov, numerals (pairs), a prepared data set or its address (s3://…), a file "
+        "or a folder",
     )
     _path(parser, "--out", "RUN", "run directory", required=True)
     parser.add_argument(
@@ -233,7 +234,8 @@ def data_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
     prepare.usage = "cdcd data prepare --source PATH --out FOLDER [--setting VALUE …]"
     prepare.set_defaults(parser=prepare)
     verify = verbs.add_parser("verify", help="compare every file with its checksum")
-    _path(verify, "out", "FOLDER", "data set")
+    text = "data set, or its address, such as s3://BUCKET/NAME: it is fetched first"
+    verify.add_argument("out", metavar="FOLDER", type=argument(str), help=text)
     verify.set_defaults(parser=verify)
     if not whole:
         return add_main_fields(prepare, _MAIN_PREPARATION)

@@ -119,6 +119,14 @@ VERBS = [
         "[--out RUN]",
         has_settings=False,
     ),
+    Verb(
+        "completion",
+        "completion",
+        "print the completion of commands and options for a shell",
+        "bash|zsh|tcsh",
+        options="completion",
+        has_settings=False,
+    ),
 ]
 
 
@@ -178,14 +186,23 @@ def used_verb(arguments: Sequence[str]) -> Verb | None:
 
 def build_parser(arguments: Sequence[str]) -> Parser:
     """Builds the parser of all verbs, with the options of the one that is used: few of them for `--help`."""
-    used, whole = used_verb(arguments), not {"-h", "--help"} & set(arguments)
+    whole = not {"-h", "--help"} & set(arguments)
+    return _parser([used_verb(arguments)], whole=whole)
+
+
+def whole_parser() -> Parser:
+    """Builds the parser of all verbs with all of their options."""
+    return _parser(VERBS, whole=True)
+
+
+def _parser(complete: Sequence[Verb | None], *, whole: bool) -> Parser:
     parser = Parser(prog="cdcd", description=cdcd.__doc__)
     parser.add_argument("--version", action="version", version=f"cdcd {__version__}")
     parsers = parser.add_subparsers(metavar="VERB", required=True)
     for verb in VERBS:
         about = verb.text[0].upper() + verb.text[1:] + "."
         own = parsers.add_parser(verb.name, help=verb.text, description=about)
-        if verb is used:
+        if verb in complete:
             own.set_defaults(parser=own)
             verb.add_options(own, whole=whole)
         own.usage = f"cdcd {verb.name} {verb.usage}"

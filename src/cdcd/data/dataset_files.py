@@ -60,7 +60,7 @@ WANTED = {int: "a whole number from 0 on", str: "a text", list: "a list", dict: 
 REMEDY = "copy it again or prepare the data again"
 
 
-def check_types(value: Any, pattern: Any, file: Path, name: str = "") -> None:
+def check_types(value: Any, pattern: Any, file: Path | str, name: str = "") -> None:
     """Raises an error where a value of JSON does not fit a pattern: a type, or a list or an object of one.
 
     The only value of a list is the pattern of all, and so is that of the name `*` in an object.
@@ -90,7 +90,7 @@ def file_sizes(shard: dict[str, Any], token_bytes: int) -> dict[str, int]:
     return {"tokens": shard["tokens"] * token_bytes, "ends": shard["documents"] * 8}
 
 
-def split_content(name: str, described: dict[str, Any], file: Path) -> SplitContent:
+def split_content(name: str, described: dict[str, Any], file: Path | str) -> SplitContent:
     """Returns the contents of a split that a file describes, after comparing them with their shards."""
     content = SplitContent(**{each.name: described[each.name] for each in fields(SplitContent)})
     shards = content.shards
@@ -117,7 +117,11 @@ def read_description(path: Path) -> dict[str, Any]:
             problem = "is not a prepared data set (no dataset.json in it)"
         options = f"--source PATH [--target-source PATH] --out {shlex.quote(str(path))}"
         raise ValueError(f"{path} {problem}; prepare one with: cdcd data prepare {options}")
-    described = read_json(file)
+    return checked_description(read_json(file), file)
+
+
+def checked_description(described: dict[str, Any], file: Path | str) -> dict[str, Any]:
+    """Returns a description of a data set after checking its format and its types."""
     check_types(described, {"format": int}, file)
     if (present := described["format"]) != FORMAT:
         raise ValueError(f"{file} is of format {present}, this version of cdcd reads {FORMAT}")

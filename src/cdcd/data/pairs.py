@@ -20,6 +20,7 @@ from cdcd.data.dataset_files import (
     SIDES,
     read_description,
 )
+from cdcd.data.remote import dataset_folder, described_at, is_remote
 from cdcd.data.sequences import Indices, Sequences, TokenDataset, TokenDocuments, check_tokenizer
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer
 from cdcd.files import expanded, file_hash, read_json
@@ -76,7 +77,9 @@ def pairs_in_memory(
 
 
 def holds_pairs(path: str | Path) -> bool:
-    """Returns whether this is the folder of a prepared data set of pairs, finished or not."""
+    """Returns whether this is a prepared data set of pairs, its folder finished or not."""
+    if is_remote(path):
+        return "sides" in described_at(str(path))
     folder = expanded(path)
     if (folder / DESCRIPTION).is_file():
         return "sides" in read_json(folder / DESCRIPTION)
@@ -87,7 +90,7 @@ class PreparedPairs:
     """A prepared data set of pairs; opening it checks the sides, their sizes and the tokenizers."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = expanded(path)
+        self.path = dataset_folder(path)
         self._described = read_description(self.path)
         if "sides" not in self._described:
             raise ValueError(

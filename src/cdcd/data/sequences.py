@@ -28,6 +28,7 @@ from cdcd.data.dataset_files import (
     split_content,
 )
 from cdcd.data.order import ROUNDS, keys_for, mix, permuted
+from cdcd.data.remote import dataset_folder, is_remote
 from cdcd.data.tokenizers import Tokenizer, load_tokenizer, token_dtype, tokenizer_hash
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.files import expanded, file_hash
@@ -280,7 +281,9 @@ class TokenDocuments:
 
 
 def is_dataset(path: str | Path) -> bool:
-    """Returns whether this is the folder of a prepared data set, finished or not."""
+    """Returns whether this is the folder of a prepared data set, finished or not, or the address of one."""
+    if is_remote(path):
+        return True  # Nothing else can be at an address.
     folder = expanded(path)
     return any((folder / name).is_file() for name in (DESCRIPTION, PROGRESS))
 
@@ -298,7 +301,7 @@ class TokenDataset:
     """A prepared data set; opening it checks the size of every file and the tokenizer."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = expanded(path)
+        self.path = dataset_folder(path)
         described = read_description(self.path)
         if "sides" in described:
             raise ValueError(

@@ -11,6 +11,7 @@ from typing import Any
 
 from cdcd.config import RunConfig
 from cdcd.data.corpus import BUILT_IN
+from cdcd.data.remote import is_remote
 from cdcd.data.sequences import Sequences, TokenDataset, TokenDocuments, is_dataset
 from cdcd.data.tokenizers import Tokenizer, tokenizer_hash
 from cdcd.evaluation.judges import UNKNOWN, about_external
@@ -31,7 +32,7 @@ def held_out_sequences(
     """Returns the sequences of a split of a prepared data set, or what a run on a text file holds out."""
     data = run.data
     if is_dataset(data.source):
-        dataset = TokenDataset(Path(data.source))
+        dataset = TokenDataset(data.source)
         if dataset.tokenizer_hash != tokenizer_hash(tokenizer):
             raise ValueError(f"the data set {data.source} has another tokenizer than the run")
         documents = dataset.documents(_chosen_split(dataset, split))
@@ -76,8 +77,10 @@ def check_comparable(system: System, reference: System) -> None:
             raise ValueError(f"the runs differ in data.{name}: {other} and {ours}")
 
 
-def is_there(run: RunConfig) -> bool:
+def is_there(run: RunConfig, *, may_fetch: bool = True) -> bool:
     """Returns whether the text of a run is where its configuration says."""
+    if is_remote(run.data.source):
+        return may_fetch
     return run.data.source in BUILT_IN or expanded(run.data.source).exists()
 
 
@@ -87,7 +90,7 @@ def is_there(run: RunConfig) -> bool:
 def documents_of(run: RunConfig, split: str | None = None) -> Iterator[str]:
     """Yields the documents that a run trained on, or those that it holds out in a split, as text."""
     if is_dataset(run.data.source):
-        dataset = TokenDataset(Path(run.data.source))
+        dataset = TokenDataset(run.data.source)
         name = run.data.split if split is None else _chosen_split(dataset, split)
         for document in dataset.documents(name):
             yield dataset.tokenizer.decode(document.tolist())
@@ -144,8 +147,12 @@ def about_judge(
     directory = RunDirectory(Path(name))
     config = directory.config
     is_of_same_text = config.data.source == run.data.source
-    trained = config if is_there(config) or not is_of_same_text else moved(config, data)
-    shared = known.shared_with(f"the judge {name}", trained) if is_there(trained) else None
+    # An address that only a stranger's run names is not opened.
+    may_fetch = directory.is_where_it_was_made
+    has_text = is_there(config, may_fetch=may_fetch)
+    trained = config if has_text or not is_of_same_text else moved(config, data)
+    has_text = is_there(trained, may_fetch=may_fetch or trained.data.source == data)
+    shared = known.shared_with(f"the judge {name}", trained) if has_text else None
     where = f"{Path(config.data.source).name} ({config.data.split})"
     return {
         "name": name,

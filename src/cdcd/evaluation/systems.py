@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.config import BeamConfig, DecodingConfig, RunConfig
+from cdcd.data.remote import is_remote
 from cdcd.evaluation.sweep import Setting, hardware
 from cdcd.files import read_json
 from cdcd.inference.decoder_settings import names_of
@@ -80,6 +81,11 @@ def _load_system(
     step = directory.existing_step()
     saved = read_json(directory.folder(step) / "checkpoint.json")["sha256"]["weights.safetensors"]
     model = load(run, **options)
+    source = model.config.data.source
+    if is_remote(source) and data is None and not directory.is_where_it_was_made:
+        raise ValueError(
+            f"{run} was made elsewhere; its data is said to be at {source}: give --data PATH to confirm"
+        )
     how = ", ".join(f"{name} {options.get(name, 'auto')}" for name in ("dtype", "compile"))
     return System(str(run), "", model, moved(model.config, data), f"{step} {saved[:16]}", how)
 

@@ -4,6 +4,7 @@ Short sequences on a GPU take one Triton kernel from the projections to the mixe
 PyTorch's `scaled_dot_product_attention`. With a cache, a causal model reads a sequence piece by piece.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +14,10 @@ from torch.nn import functional as F
 
 from cdcd.networks.precision import working_dtype
 
-try:
-    from cdcd.networks.triton_attention import mix_heads
-except ImportError:  # Triton comes with PyTorch for GPUs.
-    mix_heads = None
+mix_heads = None
+if torch.backends.cuda.is_built():  # Elsewhere Triton has no use, and importing it takes long.
+    with suppress(ImportError):
+        from cdcd.networks.triton_attention import mix_heads
 
 LONGEST_TILE = 128
 """Longest sequence that the Triton kernel takes; it computes a head in one tile."""

@@ -18,6 +18,7 @@ from cdcd.data.corpus import (
     split_documents,
 )
 from cdcd.data.pairs import PairDataset, PreparedPairs, holds_pairs, pairs_in_memory
+from cdcd.data.remote import is_remote
 from cdcd.data.sequences import Sequences, TokenDataset, TokenDocuments, is_dataset
 from cdcd.data.subword_sampling import SubwordSampledPairs
 from cdcd.data.tokenizers import Tokenizer, numerals_tokenizer, tokenizer_hash
@@ -203,7 +204,8 @@ def check_split_is_kept(config: RunConfig, parent: RunConfig, tokenizer: Tokeniz
     own, theirs = config.data, parent.data
     if own.source == BUILT_IN_PAIRS or theirs.source == BUILT_IN_PAIRS:
         return  # Their held-out meanings are the same for every seed.
-    is_there = theirs.source in BUILT_IN or expanded(theirs.source).exists()
+    is_there = theirs.source in BUILT_IN or is_remote(theirs.source)
+    is_there = is_there or expanded(theirs.source).exists()
     if own.source != theirs.source and not is_there:
         return
     if is_dataset(own.source) and (own.source, own.split) == (theirs.source, theirs.split):

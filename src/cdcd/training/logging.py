@@ -1,4 +1,4 @@
-"""The records of a run in training: metrics.jsonl, TensorBoard where installed, a live display."""
+"""The records of a run in training: metrics.jsonl, which a tracker may show, and a live display."""
 
 import json
 from datetime import timedelta
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cdcd.files import parse_json, read_bounded, warn, write_atomically
+from cdcd.training.trackers import Tracker
 
 LOG_LIMIT = 1_000_000_000
 """Bytes of the largest metrics file that is read."""
@@ -79,33 +80,23 @@ def _at_fixed_levels(row: dict[str, Any]) -> dict[str, Any]:
 class MetricsLog:
     """Appends to metrics.jsonl, dropping what lies beyond the step that a run resumes from."""
 
-    def __init__(self, folder: Path, *, first_step: int) -> None:
-        self.path = folder / "metrics.jsonl"
+    def __init__(self, folder: Path, *, first_step: int, tracker: Tracker | None = None) -> None:
+        self.path, self.tracker = folder / "metrics.jsonl", tracker
         kept = [row for row in read_metrics(self.path) if row["step"] <= first_step]
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self.file = self.path.open("a", encoding="utf-8")
-        self.board = _tensorboard(folder)
 
     def write(self, row: dict[str, Any]) -> None:
         self.file.write(json.dumps(row) + "\n")
         self.file.flush()
-        if self.board is not None:
-            for name, value in row.items():
-                if isinstance(value, int | float) and name != "step":
-                    self.board.add_scalar(name, value, row["step"])
+        if self.tracker is not None:
+            numbers = {n: v for n, v in row.items() if isinstance(v, int | float) and n != "step"}
+            self.tracker.log(numbers, step=row["step"])
 
     def close(self) -> None:
         self.file.close()
-        if self.board is not None:
-            self.board.close()
-
-
-def _tensorboard(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder))
+        if self.tracker is not None:
+            self.tracker.finish()
 
 
 class Display:

@@ -12,6 +12,7 @@ from rich.console import Console
 from cdcd.config import RunConfig
 from cdcd.data.corpus import BUILT_IN, BUILT_IN_PAIRS
 from cdcd.data.pairs import PairDataset
+from cdcd.data.remote import dataset_folder, is_remote
 from cdcd.files import expanded, warn, without_empty_folders
 from cdcd.settings import flatten, override
 from cdcd.training.checkpoint import (
@@ -35,6 +36,7 @@ from cdcd.training.logging import check_log
 from cdcd.training.memory import refuse_what_cannot_fit
 from cdcd.training.parallel import check_shares
 from cdcd.training.tensor_files import check_shapes
+from cdcd.training.trackers import check_tracker
 from cdcd.training.trainer import Trainer, initial_checkpoint
 
 
@@ -52,8 +54,12 @@ def start(
     More than a few words that the other run does not know are an error, unless they are allowed.
     """
     check_shares(config.training.batch_size, config.training.accumulate, world)
-    # A device that is not there is refused before anything is created.
+    # A device or a tracker that is not there is refused before anything is created.
     world.device(config.training.device)
+    check_tracker(config.training.tracker)
+    if is_remote(config.data.source):
+        # Each machine fetches for itself, before ranks wait for each other.
+        dataset_folder(config.data.source)
     created: list[tuple[RunDirectory, Corpus]] = []
     with ExitStack() as stack:
         stack.enter_context(without_empty_folders(out.parent))
@@ -141,7 +147,7 @@ def _may_open_text(parent: RunDirectory, config: RunConfig) -> bool:
 
 def _located(config: RunConfig) -> RunConfig:
     """Writes out the path of the corpus, so that the run can be resumed from any folder."""
-    if not _is_path(config.data.source):
+    if not _is_path(config.data.source) or is_remote(config.data.source):
         return config
     source = os.path.realpath(expanded(config.data.source))
     return replace(config, data=replace(config.data, source=source))
@@ -230,6 +236,7 @@ def _resume(
     world: World,
 ) -> Trainer:
     config = changed_config(run, changes)
+    check_tracker(config.training.tracker)
     if run.existing_step(checkpoint) >= config.training.steps:
         raise ValueError(
             f"{run.path} has already been trained for its {config.training.steps} steps; "
@@ -241,6 +248,8 @@ def _resume(
             f"{run.path} was made elsewhere; its data is said to be at {config.data.source}: give "
             f"--data PATH to confirm"
         )
+    if is_remote(config.data.source):
+        dataset_folder(config.data.source)
     corpus = load_corpus(config, run.tokenizer)
     _check_text(run, corpus, config.data.source)
     _print_left_out(corpus, world, console)

@@ -36,6 +36,7 @@ from cdcd.training.optimiser import MovingAverage, learning_rate_at, make_optimi
 from cdcd.training.parallel import check_shares, part_of, whole
 from cdcd.training.tasks import Task
 from cdcd.training.tensor_files import check_shapes
+from cdcd.training.trackers import open_tracker
 
 AGREE_EVERY = 5
 """Steps after which several ranks ask each other whether one was told to stop."""
@@ -235,7 +236,8 @@ class Trainer:
     def _train(self) -> float:
         training = self.config.training
         if self.world.is_main:
-            self.log = MetricsLog(self.run.path, first_step=self.step)
+            tracker = open_tracker(self.config, self.run.path, is_resumed=self.step > 0)
+            self.log = MetricsLog(self.run.path, first_step=self.step, tracker=tracker)
         self.best = self.world.on_main(
             lambda: Best.read(self.run, training.patience, is_kept=training.keep_best)
         )

@@ -12,7 +12,7 @@ class PrepareConfig(Settings):
     """A corpus, and how it becomes tokens."""
 
     source: str
-    """A file, a folder or hf:NAME[:CONFIG][:SPLIT]; text, .jsonl, .tsv, .csv or .parquet, also compressed. With
+    """A file, a folder or `hf:NAME[:CONFIG][:SPLIT]`; text, .jsonl, .tsv, .csv or .parquet, also compressed. With
     target_source or target_column: the side of pairs that is translated."""
     target_source: str | None = None
     """The translations: line n of it is the translation of line n of the source."""
