@@ -31,12 +31,13 @@ def infill(options: Any) -> None:
 
 def _generate(options: Any, model: TextModel, canvases: Sequence[Canvas], **more: Any) -> None:
     settings = chosen_settings(options)
-    with SamplingProgress(model.length) as progress:
+    with SamplingProgress() as progress:
         generated = model.generate(
             canvases,
             num_samples=options.num_samples,
             seed=options.seed,
             best_of=options.best_of,
+            changes=options.change,
             batch_size=options.batch_size,
             callback=progress,
             **settings,

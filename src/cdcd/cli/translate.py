@@ -27,7 +27,7 @@ def translate(options: Any) -> None:
     pieces, warnings = arrange(lines, translator, options.long)
     for warning in (*warnings, *unknown_words(lines, translator)):
         say(f"{options.parser.prog}: warning: {one_line(warning)}")
-    with SamplingProgress(1, "translating") as progress:
+    with SamplingProgress("translating") as progress:
         translated = translator.translate(
             pieces.texts,
             num_samples=options.num_samples,
