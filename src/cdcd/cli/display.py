@@ -31,7 +31,7 @@ class SamplingProgress:
         self.task = self.progress.add_task("sample", total=None, text="")
 
     def __call__(self, info: StepInfo | UnmaskingStep | DecodingStep | float) -> None:
-        if isinstance(info, float):
+        if isinstance(info, float | int):
             done, total, text = info, 1.0, f"{info:.0%}"
         else:
             is_token = isinstance(info, DecodingStep)

@@ -53,10 +53,8 @@ class Snapshots:
             return self._of_decoding(info)
         canvas = self.canvas.after([each for each in self.changes if each.step <= info.index])
         probs = info.probabilities[0]
-        if isinstance(info, UnmaskingStep):
-            is_open = info.is_masked[0].tolist()
-        else:
-            is_open = canvas.is_noisy
+        is_masked = info.is_masked[0].tolist() if isinstance(info, UnmaskingStep) else None
+        is_open = canvas.is_noisy if is_masked is None else is_masked
         open_positions = [i for i, is_one in enumerate(is_open) if is_one]
         predicted = probs[open_positions]
         best = dict(zip(open_positions, _best(predicted), strict=True))
@@ -82,9 +80,7 @@ class Snapshots:
         is_given = [not noisy for noisy in is_noisy[: len(tokens)]]
         best = {info.index: _best(probs)[0]}
         entropy = _entropy(probs)
-        return Snapshot(
-            info.index, info.num_steps, tokens, confidence, is_given, best, entropy
-        )
+        return Snapshot(info.index, info.num_steps, tokens, confidence, is_given, best, entropy)
 
 
 def _best(probs: Float[Tensor, "positions vocab"]) -> list[list[tuple[int, float]]]:

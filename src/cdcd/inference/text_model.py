@@ -358,3 +358,13 @@ def split_gaps(text: str) -> list[str | int | None]:
         elif piece:
             parts.append(re.sub(r"\\(\[(?:\d+|\*)\])", r"\1", piece))
     return parts
+
+
+def escaped(text: str) -> str:
+    """Returns a text with gaps in which nothing of this text is one."""
+    return re.sub(r"(\[(?:\d+|\*)\])", r"\\\1", text)
+
+
+def as_prompt(text: str) -> str:
+    """Returns the text with gaps that a prompt is: it goes on to any length."""
+    return f"{escaped(text.rstrip())} [*]".lstrip()

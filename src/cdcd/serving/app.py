@@ -16,12 +16,12 @@ from starlette.exceptions import HTTPException
 from cdcd._version import __version__
 from cdcd.serving.completions import canvases_of, complete, settings_of
 from cdcd.serving.generation import Prompt, generate, words_in
-from cdcd.serving.guard import TooLarge, error_body
-from cdcd.serving.jobs import Event, Job, QueueFull
+from cdcd.serving.guard import TooLargeError, error_body
+from cdcd.serving.jobs import Event, Job, QueueFullError
 from cdcd.serving.limits import Limits
 from cdcd.serving.models import Models, Served
 from cdcd.serving.recipes import text_command, text_python, translation_command, translation_python
-from cdcd.serving.replay import record, replay_page, static
+from cdcd.serving.replay import replay_of, static
 from cdcd.serving.requests import Completion, Counting, Generation, Translation
 from cdcd.serving.translation import Sentence, translate
 
@@ -111,10 +111,10 @@ def _add_generation(app: FastAPI, models: Models, limits: Limits) -> None:
     async def replay(asked: Generation, request: Request) -> Response:
         served, prompt = prompt_of(asked)
         event = await _last_event(
-            request, served, lambda job: record(served.model, served.run, prompt, job.emit)
+            request, served, lambda job: replay_of(served.model, served.run, prompt, job.check)
         )
         named = {"content-disposition": 'attachment; filename="replay.html"'}
-        return HTMLResponse(replay_page(event.data), headers=named)
+        return HTMLResponse(event.data, headers=named)
 
     @app.post("/translate")
     async def stream_translations(asked: Translation) -> Response:
@@ -177,7 +177,7 @@ def _submitted(served: Served, work: Callable[[Job], Any]) -> Job:
     job = Job(work)
     try:
         served.worker.submit(job)
-    except QueueFull:
+    except QueueFullError:
         waiting = served.worker.most_waiting
         raise HTTPException(
             429,
@@ -235,7 +235,7 @@ def _add_errors(app: FastAPI) -> None:
     async def mistaken(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse(error_body(str(error)), 400)
 
-    @app.exception_handler(TooLarge)
+    @app.exception_handler(TooLargeError)
     async def too_large(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse(error_body("the body is larger than allowed"), 413)
 

@@ -4,13 +4,12 @@ A prompt is continued; with a suffix, the gap between the two is filled. Diffusi
 has all of the text in its first part.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 from cdcd.data.vocabulary import EOS
 from cdcd.inference.snapshots import parts_of
-from cdcd.inference.text_model import Canvas, DiffusionTextModel, Generated, TextModel
+from cdcd.inference.text_model import Canvas, DiffusionTextModel, Generated, TextModel, escaped
 from cdcd.serving.limits import Limits
 from cdcd.serving.requests import Completion
 
@@ -37,12 +36,7 @@ def canvases_of(model: TextModel, asked: Completion, limits: Limits) -> list[Can
     if asked.suffix is None:
         return [model.prompt_canvas(prompt) for prompt in prompts]
     size = asked.max_tokens or GAP
-    return [model.infill_canvas(f"{plain(p)} [{size}] {plain(asked.suffix)}") for p in prompts]
-
-
-def plain(text: str) -> str:
-    """Returns a text in which nothing stands for a gap."""
-    return re.sub(r"(\[(?:\d+|\*)\])", r"\\\1", text)
+    return [model.infill_canvas(f"{escaped(p)} [{size}] {escaped(asked.suffix)}") for p in prompts]
 
 
 def complete(

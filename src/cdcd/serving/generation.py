@@ -14,7 +14,7 @@ from cdcd.diffusion.warping import NoiseSchedule, from_unit
 from cdcd.inference.changes import Change
 from cdcd.inference.model import Model
 from cdcd.inference.snapshots import AnyStep, Snapshot, Snapshots, parts_of
-from cdcd.inference.text_model import Canvas, DiffusionTextModel, TextModel
+from cdcd.inference.text_model import Canvas, DiffusionTextModel, Generated, TextModel
 from cdcd.serving.limits import Limits
 
 Emit = Callable[[str, Any], None]
@@ -50,24 +50,36 @@ def check_steps(
             raise ValueError(f"{name} is {count}; this server takes at most {limits.steps}")
 
 
+class Stream:
+    """A sampling callback that emits the start of a sample and a frame for each of its steps."""
+
+    def __init__(self, model: TextModel, prompt: Prompt, emit: Emit) -> None:
+        self.model, self.emit = model, emit
+        self.canvas = model.infill_canvas(prompt.text)
+        settings, changes = prompt.settings, prompt.changes
+        resolved = model.resolved(changes, settings) if changes else []
+        self.snapshots = Snapshots(self.canvas, resolved)
+        emit("start", start_of(model, self.canvas, settings, schedule_of(model, settings)))
+
+    def __call__(self, info: AnyStep) -> None:
+        self.emit("frame", frame_of(self.model, self.snapshots.take(info)))
+
+    def end(self, generated: Generated) -> dict[str, Any]:
+        """Returns the text at the end."""
+        return {
+            "text": generated.text,
+            "parts": parts_of(self.model.tokenizer, generated.tokens),
+            "tokens": list(generated.tokens),
+            "given": [int(given) for given in generated.is_given],
+        }
+
+
 def generate(model: TextModel, prompt: Prompt, emit: Emit) -> dict[str, Any]:
     """Generates one sample, emits its start and its frames, and returns its end."""
-    canvas = model.infill_canvas(prompt.text)
-    resolved = model.resolved(prompt.changes, prompt.settings) if prompt.changes else []
-    snapshots, schedule = Snapshots(canvas, resolved), schedule_of(model, prompt.settings)
-    emit("start", start_of(model, canvas, prompt.settings, schedule))
-
-    def callback(info: AnyStep) -> None:
-        emit("frame", frame_of(model, snapshots.take(info)))
-
-    options = {"seed": prompt.seed, "changes": prompt.changes, "callback": callback}
-    [generated] = model.generate(canvas, **options, **prompt.settings)
-    return {
-        "text": generated.text,
-        "parts": parts_of(model.tokenizer, generated.tokens),
-        "tokens": list(generated.tokens),
-        "given": [int(given) for given in generated.is_given],
-    }
+    stream = Stream(model, prompt, emit)
+    options = {"seed": prompt.seed, "changes": prompt.changes, "callback": stream}
+    [generated] = model.generate(stream.canvas, **options, **prompt.settings)
+    return stream.end(generated)
 
 
 def schedule_of(model: TextModel, settings: Mapping[str, Any]) -> NoiseSchedule | None:
@@ -90,7 +102,8 @@ def start_of(
     start = {
         "model": model.config.model,
         "given": [int(not noisy) for noisy in canvas.is_noisy],
-        "steps": getattr(model.settings(settings), "num_steps", canvas.is_noisy.count(True)),
+        # Token by token there are as many as positions.
+        "steps": getattr(model.settings(settings), "num_steps", len(canvas.tokens)),
     }
     if schedule is None:
         return start

@@ -35,7 +35,7 @@ HEADERS = {
 }
 
 
-class TooLarge(Exception):
+class TooLargeError(Exception):
     """A body is larger than allowed."""
 
 
@@ -105,7 +105,7 @@ class Guard:
             message = await receive()
             size += len(message.get("body", b""))
             if size > self.limits.body:
-                raise TooLarge
+                raise TooLargeError
             return message
 
         return limited
@@ -116,7 +116,9 @@ class Guard:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = {name for name, _ in message.get("headers", [])}
-                more = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in own]
+                more = [
+                    (n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in own
+                ]
                 message["headers"] = [*message.get("headers", []), *more]
             async with asyncio.timeout(self.limits.send_seconds):
                 await send(message)

@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +22,11 @@ PASSING = ("frame", "queue", "progress")
 LAST = ("end", "error")
 
 
-class Cancelled(Exception):
+class LeftError(Exception):
     """The client has gone."""
 
 
-class QueueFull(Exception):
+class QueueFullError(Exception):
     """Too many requests wait for a model."""
 
 
@@ -57,12 +58,12 @@ class Job:
         try:
             self.loop.call_soon_threadsafe(self.ready.set)
         except RuntimeError:  # The event loop has ended.
-            raise Cancelled from None
+            raise LeftError from None
 
     def check(self, *_: object) -> None:
         """Raises where the client has gone: a callback of work that has no events."""
         if self.is_cancelled:
-            raise Cancelled
+            raise LeftError
 
     def cancel(self) -> None:
         """Ends the job where it has not ended."""
@@ -116,7 +117,7 @@ class Worker:
         """Puts a job into the queue, and tells its client the place in it."""
         with self.changed:
             if len(self.queue) >= self.most_waiting:
-                raise QueueFull
+                raise QueueFullError
             job.forget = lambda: self._forget(job)
             self.queue.append(job)
             job.emit("queue", {"place": len(self.queue)})
@@ -151,7 +152,7 @@ def run(job: Job) -> None:
     try:
         job.emit("queue", {"place": 0})
         job.emit("end", job.work(job))
-    except Cancelled:
+    except LeftError:
         pass
     except Exception as error:
         is_mistake = isinstance(error, ValueError)
@@ -163,7 +164,5 @@ def run(job: Job) -> None:
 
 
 def _emit_if_there(job: Job, error: dict[str, str]) -> None:
-    try:
+    with suppress(LeftError):
         job.emit("error", error)
-    except Cancelled:
-        pass

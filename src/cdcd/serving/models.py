@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.inference.load import load_any
-from cdcd.inference.text_model import AutoregressiveTextModel, DiffusionTextModel, TextModel
+from cdcd.inference.text_model import AutoregressiveTextModel, DiffusionTextModel
 from cdcd.inference.translator import Translator
 from cdcd.serving.controls import controls_of
 from cdcd.serving.jobs import Worker
@@ -21,7 +21,8 @@ class Served:
 
     name: str
     run: str
-    model: TextModel | Translator
+    model: Any
+    """A `TextModel` or a `Translator`."""
     worker: Worker
 
     @property

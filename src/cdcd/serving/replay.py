@@ -7,13 +7,14 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
-from cdcd.inference.text_model import TextModel
-from cdcd.serving.generation import Emit, Prompt, generate, words_in
-from cdcd.serving.recipes import text_command, text_python
+from cdcd.inference.snapshots import AnyStep
+from cdcd.inference.text_model import Generated, TextModel
+from cdcd.serving.generation import Prompt, Stream, words_in
+from cdcd.serving.recipes import text_command
 
 MODULES = ("dom.js", "tokens.js", "chart.js", "viewer.js", "replay.js")
 """Modules of the viewer; each needs earlier ones alone."""
@@ -40,23 +41,41 @@ def static(name: str) -> str:
     return files("cdcd.serving").joinpath("static", name).read_text(encoding="utf-8")
 
 
-def record(model: TextModel, run: str, prompt: Prompt, emit: Emit) -> dict[str, Any]:
-    """Generates a sample and returns all of its steps; `emit` is told of each."""
-    recording: dict[str, Any] = {"start": {}, "frames": [], "words": {}}
-    known: set[int] = set()
+class Recorder:
+    """A sampling callback that keeps every step."""
 
-    def note(kind: str, data: Any) -> None:
+    def __init__(self, model: TextModel, run: str, prompt: Prompt) -> None:
+        self.model, self.known = model, set[int]()
+        self.recording: dict[str, Any] = {"frames": [], "words": {}}
+        self.stream = Stream(model, prompt, self._note)
+        self.recording["command"] = text_command(run, prompt)
+
+    def _note(self, kind: str, data: Any) -> None:
         if kind == "start":
-            recording["start"] = data
-        else:
-            recording["words"] |= words_in(model, data, known)
-            recording["frames"].append(data)
-        emit("progress", {"share": len(recording["frames"]) / max(1, recording["start"]["steps"])})
+            self.recording["start"] = data
+            return
+        self.recording["words"] |= words_in(self.model, data, self.known)
+        self.recording["frames"].append(data)
 
-    recording["end"] = generate(model, prompt, note)
-    recording["command"] = text_command(run, prompt)
-    recording["python"] = text_python(run, prompt)
-    return recording
+    def __call__(self, info: AnyStep) -> None:
+        self.stream(info)
+
+    def page(self, generated: Generated) -> str:
+        """Returns the page of the sample at its end."""
+        return replay_page(self.recording | {"end": self.stream.end(generated)})
+
+
+def replay_of(model: TextModel, run: str, prompt: Prompt, check: Callable[..., None]) -> str:
+    """Generates a sample and returns its replay; `check` is called at every step."""
+    recorder = Recorder(model, run, prompt)
+
+    def callback(info: AnyStep) -> None:
+        check()
+        recorder(info)
+
+    options = {"seed": prompt.seed, "changes": prompt.changes, "callback": callback}
+    [generated] = model.generate(recorder.stream.canvas, **options, **prompt.settings)
+    return recorder.page(generated)
 
 
 def replay_page(recording: Mapping[str, Any]) -> str:

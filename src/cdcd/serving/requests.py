@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from cdcd.data.tokenizers import is_utf8
 from cdcd.inference.changes import Change, read_change
@@ -19,8 +19,10 @@ def _checked_text(text: str) -> str:
     return text
 
 
-def _checked_changes(values: list[dict[str, Any]]) -> list[Change]:
-    changes = [read_change(value) for value in values]
+def _read_changes(values: Any) -> list[Change]:
+    if not isinstance(values, list):
+        raise ValueError("changes are a list of objects")
+    changes = [read_change(value) for value in values[: LIMITS.changes + 1]]
     for change in changes:
         for word in (*change.tokens.values(), *change.settings.values(), *change.settings):
             if isinstance(word, str):
@@ -64,7 +66,7 @@ class Generation(Asked):
     seed: SeedNumber = 0
     settings: SettingValues = Field(default_factory=dict)
     changes: Annotated[
-        list[dict[str, Any]], Field(max_length=LIMITS.changes), AfterValidator(_checked_changes)
+        list[Change], Field(max_length=LIMITS.changes), BeforeValidator(_read_changes)
     ] = Field(default_factory=list)
 
 

@@ -53,7 +53,7 @@ export function warpChart(start, now) {
     label(LEFT - 6, y(1) + 4, "1", "end"),
     label(LEFT - 6, y(0) + 4, "0", "end"),
     label((LEFT + RIGHT) / 2, 181, "noise level t", "middle"),
-    label(LEFT + 8, TOP + 8, "u = F(t)", "start"),
+    label(RIGHT, TOP + 8, "u = F(t)", "end"),
   );
 }
 

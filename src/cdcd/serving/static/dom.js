@@ -46,6 +46,7 @@ function fill(element, properties, children) {
  */
 export function percent(p) {
   if (p >= 0.995) return "100%";
+  if (p < 0.0005) return "<0.1%";
   return p >= 0.0995 ? `${Math.round(100 * p)}%` : `${(100 * p).toFixed(1)}%`;
 }
 

@@ -23,7 +23,7 @@ export class Editor {
     this.size = make("output", { class: "size", "aria-live": "polite" });
     this.more = button("+", "One token more (Alt+↑)", () => this.resize(1));
     this.any = button("Any length", "Leave the end open (Alt+E)", () => this.toggleEnd());
-    this.away = button("Remove", "Take the gap out", () => this.replaceGap(""));
+    this.away = button("Remove gap", "Take the gap out", () => this.replaceGap(""));
     this.element = make(
       "div", { class: "editor" },
       make("label", { for: "text" }, "Text with gaps"),

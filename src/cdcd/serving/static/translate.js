@@ -107,6 +107,8 @@ export class Translation {
     const { samples, chosen } = data, best = Math.round(10 * data.mean[chosen]) / 10;
     const why = samples.length === 1
       ? "One sample, so there was nothing to choose."
+      : samples.every((text) => text === samples[0])
+      ? `All ${samples.length} samples are the same.`
       : `Chosen since it is most like the others: ${best} points of ${data.utility.toUpperCase()} on average over all ${samples.length}${data.bonuses.some(Boolean) ? ", with its confidence" : ""}. The reference is never looked at.`;
     const button = (/** @type {string} */ label, /** @type {string} */ text) => {
       const made = make("button", { type: "button", click: () => copy(made, text) }, label);

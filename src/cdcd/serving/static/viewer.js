@@ -109,7 +109,7 @@ export class Viewer {
    */
   choose(position, isFixed) {
     if (this.isFixed && !isFixed) return;
-    this.isFixed = isFixed && !(this.isFixed && this.position === position && false);
+    this.isFixed = isFixed;
     this.position = position ?? -1;
     this.tokens.mark(this.isFixed ? this.position : -1);
     this.renderInspector();
@@ -126,7 +126,8 @@ export class Viewer {
     this.play.textContent = this.isPlaying ? "❚❚" : "▶";
     this.play.setAttribute("aria-label", this.isPlaying ? "Pause" : "Play");
     const level = start.t ? `, noise level ${short(frame?.t ?? 0)}` : "";
-    const place = frame ? `step ${frame.step + 1} of ${start.steps}${level}` : "";
+    const unit = start.model === "autoregressive" ? "token" : "step";
+    const place = frame ? `${unit} ${frame.step + 1} of ${start.steps}${level}` : "";
     this.slider.setAttribute("aria-valuetext", place);
     this.place.textContent = frame ? `${frame.step + 1} / ${start.steps}${start.t ? ` · t = ${short(frame.t)}` : ""} · ${frame.entropy.toFixed(2)} nats` : "";
     this.chart.replaceChildren(entropyChart(frames, start.steps, this.step));
@@ -143,7 +144,7 @@ export class Viewer {
       return this.inspector.replaceChildren(make("p", { class: "hint" }, text));
     }
     const isGiven = Boolean(this.frame.given[position]);
-    const title = make("h3", {}, `Position ${position + 1}`, make("small", {}, ` at step ${this.step + 1}`));
+    const title = make("h3", {}, `Position ${position + 1}`, make("small", {}, ` at step ${this.step + 1} of ${this.recording.start.steps}`));
     const rows = isGiven ? [make("p", { class: "hint" }, "This word is given.")] : best.map(([token, p]) => this.rival(position, token, p));
     const more = this.isFixed ? this.hooks.position?.(position, isGiven) : null;
     return this.inspector.replaceChildren(title, ...rows, ...(more ? [more] : []));
