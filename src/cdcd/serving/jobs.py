@@ -143,7 +143,7 @@ class Worker:
 
     def _say_places(self) -> None:
         for place, job in enumerate(self.queue, start=1):
-            if not job.is_cancelled:
+            with suppress(LeftError):
                 job.emit("queue", {"place": place})
 
 

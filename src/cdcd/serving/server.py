@@ -49,6 +49,21 @@ def address(listener: socket.socket, host: str, token: str | None) -> str:
     return f"http://{name}:{listener.getsockname()[1]}/{fragment}"
 
 
+def make_server(
+    models: Models, limits: Limits, host: str = "127.0.0.1", token: str | None = None
+) -> uvicorn.Server:
+    """Returns the server of some models behind its guard."""
+    config = uvicorn.Config(
+        Guard(make_app(models, limits), limits, host, token, OPEN_PATHS),
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=limits.drain_seconds,
+    )
+    return uvicorn.Server(config)
+
+
 def serve(
     models: Models,
     *,
@@ -60,17 +75,9 @@ def serve(
     """Serves models until Ctrl-C; then answers in progress end first, for so long as the limits allow."""
     limits, token = limits or Limits(), token_for(host)
     listener = listening(host, port)
-    guard = Guard(make_app(models, limits), limits, host, token, OPEN_PATHS)
-    config = uvicorn.Config(
-        guard,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
-        timeout_graceful_shutdown=limits.drain_seconds,
-    )
+    server = make_server(models, limits, host, token)
     say(f"models: {', '.join(each.name for each in models)}")
     say(f"{address(listener, host, token)}   (Ctrl-C ends)")
     with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
     say("ended")
