@@ -15,7 +15,7 @@ SHORT = {"training.steps": 60, "training.checkpoint_every": 0, "training.log_eve
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("serving")
     return {
-        "stories": train_tiny(folder / "stories", SHORT),
+        "stories": train_tiny(folder / "stories", SHORT | {"training.steps": 300}),
         "baseline": train_tiny(folder / "baseline", {"model": "autoregressive", **SHORT}),
         "masked": train_tiny(folder / "masked", {"model": "masked", **SHORT}),
         "numerals": train_tiny(folder / "numerals", {"task": "translation", **SHORT}),
