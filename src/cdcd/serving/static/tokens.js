@@ -29,8 +29,8 @@ export class Tokens {
     while (this.spans.length < end) this.add(this.spans.length);
     this.spans.forEach((span, i) => {
       const space = /** @type {HTMLElement} */ (span.parentElement);
-      space.hidden = i >= end;
-      if (i >= end) return;
+      space.hidden = i >= end || (isOver && !parts[i]);
+      if (space.hidden) return;
       const part = parts[i], word = part.trimStart();
       const gap = part.slice(0, part.length - word.length);
       if (space.firstChild?.nodeValue !== gap && space.firstChild) space.firstChild.nodeValue = gap;
