@@ -36,7 +36,7 @@ def infill(options: Any) -> None:
 def _generate(options: Any, model: TextModel, canvases: Sequence[Canvas], **more: Any) -> None:
     settings, console = chosen_settings(options), Console(soft_wrap=True)
     recorder = _recorder(options, model, canvases, settings, more)
-    with _shown(options, model, canvases, settings, console) as show:
+    with _steps_display(options, model, canvases, settings, console) as show:
 
         def callback(info: AnyStep) -> None:
             show(info)
@@ -67,7 +67,7 @@ def _generate(options: Any, model: TextModel, canvases: Sequence[Canvas], **more
             print(each.text)
 
 
-def _shown(
+def _steps_display(
     options: Any,
     model: TextModel,
     canvases: Sequence[Canvas],

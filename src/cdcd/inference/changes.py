@@ -36,7 +36,7 @@ OF_THE_WHOLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What is different from a step on."""
+    """Other tokens, another seed or other settings from a step on."""
 
     step: int
     """Number of steps that stay as they were."""
@@ -95,7 +95,7 @@ def read_change(values: Any) -> Change:
     seed = values.get("seed")
     return Change(
         step=_number("step", values["step"], Steps),
-        tokens={_number("position", place, Steps): _word(word) for place, word in tokens.items()},
+        tokens={_number("position", at, Steps): _word(word) for at, word in tokens.items()},
         seed=None if seed is None else _number("seed", seed, Seed),
         settings=dict(settings),
     )
@@ -158,12 +158,12 @@ def _encoded(
         several = tokenizer.encode(word, strict=True) if isinstance(word, str) else [word]
         if not several:
             raise ValueError(f"the text at position {position} has no tokens; use null to free it")
-        for place, token in enumerate(several, start=position):
-            if not 0 <= place < length:
-                raise ValueError(f"position {place} is outside of the {length} of this model")
+        for index, token in enumerate(several, start=position):
+            if not 0 <= index < length:
+                raise ValueError(f"position {index} is outside of the {length} of this model")
             if token is not None and not 0 <= token < tokenizer.vocab_size:
                 raise ValueError(f"token {token} is outside of the {tokenizer.vocab_size} known")
-            tokens[place] = token
+            tokens[index] = token
     return tokens
 
 

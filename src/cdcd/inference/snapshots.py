@@ -63,11 +63,11 @@ class Snapshots:
             tokens = info.tokens[0].tolist()
         for position, ranked in best.items():
             tokens[position], confidence[position] = ranked[0]
-        shown = [PAD if token is None else int(token) for token in tokens]
+        known = [PAD if token is None else int(token) for token in tokens]
         is_given = [not noisy for noisy in canvas.is_noisy]
         entropy = _entropy(predicted)
         return Snapshot(
-            info.index, info.num_steps, shown, confidence, is_given, best, entropy, info.t
+            info.index, info.num_steps, known, confidence, is_given, best, entropy, info.t
         )
 
     def _of_decoding(self, info: DecodingStep) -> Snapshot:

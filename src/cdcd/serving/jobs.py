@@ -142,9 +142,9 @@ class Worker:
                 self._say_places()
 
     def _say_places(self) -> None:
-        for place, job in enumerate(self.queue, start=1):
+        for number, job in enumerate(self.queue, start=1):
             with suppress(LeftError):
-                job.emit("queue", {"place": place})
+                job.emit("queue", {"place": number})
 
 
 def run(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""What a client may ask for: the bodies of requests, checked against the limits."""
+"""The bodies of requests, checked against the limits."""
 
 from typing import Annotated, Any
 

@@ -109,7 +109,7 @@ export class Translation {
       ? "One sample, so there was nothing to choose."
       : samples.every((text) => text === samples[0])
       ? `All ${samples.length} samples are the same.`
-      : `Chosen since it is most like the others: ${best} points of ${data.utility.toUpperCase()} on average over all ${samples.length}${data.bonuses.some(Boolean) ? ", with its confidence" : ""}. The reference is never looked at.`;
+      : `Chosen since it is most like the others: ${best} points of ${data.utility.toUpperCase()} on average over all ${samples.length}${data.bonuses.some(Boolean) ? ", with its confidence" : ""}.`;
     const button = (/** @type {string} */ label, /** @type {string} */ text) => {
       const made = make("button", { type: "button", click: () => copy(made, text) }, label);
       return made;
