@@ -2,18 +2,20 @@
 import { draw, short } from "./dom.js";
 
 /**
- * Draws the mean entropy of each step, on the width of the slider below it.
+ * Draws the mean entropy of each step, on the width of the slider below it, which goes from `low` to `high`.
  * @param {Frame[]} frames
- * @param {number} steps
+ * @param {number} low
+ * @param {number} high
  * @param {number} now
  */
-export function entropyChart(frames, steps, now) {
-  const top = Math.max(...frames.map((frame) => frame.entropy), 0.01), last = Math.max(steps - 1, 1);
-  const at = (/** @type {Frame} */ frame) => `${(1000 * frame.step) / last},${(48 - (44 * frame.entropy) / top).toFixed(1)}`;
+export function entropyChart(frames, low, high, now) {
+  const top = Math.max(...frames.map((frame) => frame.entropy), 0.01);
+  const across = (/** @type {number} */ step) => (1000 * (step - low)) / Math.max(high - low, 1);
+  const at = (/** @type {Frame} */ frame) => `${across(frame.step)},${(48 - (44 * frame.entropy) / top).toFixed(1)}`;
   const points = frames.map(at).join(" ");
   const [first, end] = [frames[0], frames[frames.length - 1]];
-  const area = first ? `${(1000 * first.step) / last},50 ${points} ${(1000 * end.step) / last},50` : "";
-  const x = (1000 * now) / last;
+  const area = first ? `${across(first.step)},50 ${points} ${across(end.step)},50` : "";
+  const x = across(now);
   return draw(
     "svg",
     { class: "entropy", viewBox: "0 0 1000 50", preserveAspectRatio: "none", "aria-hidden": "true" },

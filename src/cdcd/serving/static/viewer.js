@@ -21,7 +21,7 @@ export class Viewer {
     this.chart = make("div", { class: "chart" });
     this.slider = make("input", {
       type: "range", min: 0, max: 0, value: 0, "aria-label": "Step",
-      input: () => this.goTo(Number(this.slider.value)),
+      input: () => this.goTo(this.nearest(Number(this.slider.value))),
     });
     this.play = make("button", { type: "button", class: "icon", "aria-label": "Play", click: () => this.toggle() }, "▶");
     this.place = make("output", { class: "place" });
@@ -81,6 +81,14 @@ export class Viewer {
     return this.isOver && this.now === this.recording.frames.length - 1;
   }
 
+  /**
+   * Returns the index of the last frame up to a step: some may have been left out for a slow connection.
+   * @param {number} step
+   */
+  nearest(step) {
+    return this.recording.frames.filter((frame) => frame.step <= step).length - 1;
+  }
+
   /** @param {number} index */
   goTo(index) {
     this.now = Math.max(0, Math.min(index, this.recording.frames.length - 1));
@@ -121,8 +129,8 @@ export class Viewer {
     if (shown) this.tokens.show(shown.parts, frame?.p ?? shown.given.map(() => 1000), shown.given, shown === end);
     else this.tokens.show([], [], [], true);
     this.timeline.hidden = frames.length < 2;
-    this.slider.max = String(Math.max(frames.length - 1, 0));
-    this.slider.value = String(this.now);
+    const low = frames[0]?.step ?? 0, high = this.isOver ? frames[frames.length - 1]?.step ?? 0 : start.steps - 1;
+    Object.assign(this.slider, { min: String(low), max: String(high), value: String(this.step) });
     this.play.textContent = this.isPlaying ? "❚❚" : "▶";
     this.play.setAttribute("aria-label", this.isPlaying ? "Pause" : "Play");
     const level = start.t ? `, noise level ${short(frame?.t ?? 0)}` : "";
@@ -130,7 +138,7 @@ export class Viewer {
     const place = frame ? `${unit} ${frame.step + 1} of ${start.steps}${level}` : "";
     this.slider.setAttribute("aria-valuetext", place);
     this.place.textContent = frame ? `${frame.step + 1} / ${start.steps}${start.t ? ` · t = ${short(frame.t)}` : ""} · ${frame.entropy.toFixed(2)} nats` : "";
-    this.chart.replaceChildren(entropyChart(frames, start.steps, this.step));
+    this.chart.replaceChildren(entropyChart(frames, low, high, this.step));
     this.warp.hidden = !start.t;
     if (start.t) this.warp.replaceChildren(make("figcaption", {}, "Where the steps lie: the learnt time warp"), warpChart(start, this.step));
     this.renderInspector();
@@ -163,7 +171,7 @@ export class Viewer {
       .map((frame) => /** @type {[number, number]} */ ([frame.step, probability(frame.best[position], token)]));
     const button = this.isFixed ? this.hooks.rival?.(position, token) : null;
     const word = this.recording.words[token] ?? `#${token}`;
-    return make("div", { class: "rival" }, make("span", { class: "word" }, word), bar, make("span", { class: "number" }, percent(p / 1000)), trend(points, this.recording.start.steps, this.step), button);
+    return make("div", { class: "rival" }, make("span", { class: "word" }, word), bar, make("span", { class: "number" }, percent(p / 1000)), points.length > 1 ? trend(points, this.recording.start.steps, this.step) : make("span"), button);
   }
 
   /**
