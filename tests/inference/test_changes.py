@@ -116,7 +116,9 @@ def test_changes_follow_one_another(model):
     assert "Tom" in both.text
     # The second keeps the temperature of the first.
     kept = [changes[0], Change(step=5, tokens={2: "Tom"}, settings={"score_temperature": 0.5})]
-    assert go(model, changes=kept)[0] == both
+    again, seen_again = go(model, changes=kept)
+    assert again == both
+    assert torch.equal(states(seen_again), states(seen))
 
 
 def test_guidance_that_begins_at_a_step_starts_without_fed_back_predictions(model):

@@ -1,5 +1,6 @@
 """The page in a real browser, with a real server and tiny trained models."""
 
+import base64
 import re
 import shlex
 
@@ -185,6 +186,23 @@ def test_compare_two_columns_with_the_baseline(page, runs):
     assert [text_of(page, 0), text_of(page, 1)] == texts
 
 
+def test_going_on_from_the_second_column(page, runs):
+    """It becomes the only one, with its settings."""
+    page.get_by_label("Text with gaps").fill("Mia [4] home. [*]")
+    page.get_by_label("Compare").check()
+    page.locator("[data-name=score_temperature]").nth(1).fill("0.6")
+    page.get_by_role("button", name="Fill the gaps").click()
+    finish(page, 0)
+    finish(page, 1)
+    shown = text_of(page, 1)
+    slider(page, 1).fill("2")
+    column(page, 1).get_by_role("button", name="Re-noise from here").click()
+    finish(page, 0)
+    assert column(page, 1).is_hidden()
+    assert text_of(page) == shown
+    assert page.locator("[data-name=score_temperature]").first.input_value() == "0.6"
+
+
 def test_translation_and_its_heat_map(page, runs):
     page.get_by_role("tab", name="Translation").click()
     page.get_by_role("button", name="Translate").click()
@@ -234,7 +252,9 @@ def test_what_users_write_is_shown_as_text(page):
 
 
 def test_odd_links_are_as_none(page, address):
-    for fragment in ("s=%%%", "s=e30", "s=bnVsbA", "token=", "x"):
+    odd = '{"text": "a", "seed": 0, "columns": [null], "changes": [null]}'
+    packed = base64.urlsafe_b64encode(odd.encode()).decode()
+    for fragment in ("s=%%%", "s=e30", f"s={packed}", "token=", "x"):
         visit(page, f"{address}/#{fragment}")
         assert page.get_by_label("Text with gaps").input_value() == "One sunny day Mia [*]"
 

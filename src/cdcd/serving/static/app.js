@@ -17,7 +17,7 @@ class Playground {
     this.changes = [];
     this.link = location.href;
     this.editor = new Editor({
-      count: async (text) => (await (await ask("count", { model: this.model(0).name, text })).json()).tokens,
+      count: (text) => this.count(text),
       run: () => this.run(),
       knowsEnds: () => this.models.length === 0 || this.model(0).knows_ends,
     });
@@ -44,6 +44,19 @@ class Playground {
     this.selects.forEach((_, i) => this.panels[i].load(this.model(i).controls, {}));
     this.editor.value = FIRST_TEXT;
     this.layOut();
+  }
+
+  /**
+   * Counts the tokens of a text; where the server does not answer, its words.
+   * @param {string} text
+   * @returns {Promise<number>}
+   */
+  async count(text) {
+    try {
+      return (await (await ask("count", { model: this.model(0).name, text })).json()).tokens;
+    } catch {
+      return text.split(/\s+/).length;
+    }
   }
 
   /** @param {number} i */
@@ -128,9 +141,17 @@ class Playground {
     const settings = Object.fromEntries(different.filter(({ name }) => name !== "eta" || solver === "ancestral" || solver === "bridge").map(({ name, value }) => [name, chosen[name] ?? value]));
     if (Object.keys(settings).length) change.settings = settings;
     const kept = i === 0 ? before.changes.filter(({ step }) => step <= change.step) : [];
+    if (i === 1) this.moveLeft();
     this.compare.checked = false;
     this.layOut();
     this.start({ text: before.text, seed: before.seed, columns: [before.columns[i]], changes: [...kept, change] });
+  }
+
+  /** Makes the second column's model and settings those of the first. */
+  moveLeft() {
+    const settings = this.panels[1].chosen();
+    this.selects[0].value = this.selects[1].value;
+    this.panels[0].load(this.model(0).controls, settings);
   }
 
   showTrail() {

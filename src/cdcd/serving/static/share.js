@@ -29,7 +29,8 @@ export function fromLink(hash) {
  */
 export function stateIn(raw) {
   const isState = raw && typeof raw.text === "string" && Number.isSafeInteger(raw.seed) && Array.isArray(raw.columns) && Array.isArray(raw.changes);
-  if (!isState || !raw.columns.length) return null;
+  const isObject = (/** @type {any} */ each) => each !== null && typeof each === "object";
+  if (!isState || !raw.columns.length || !raw.changes.every(isObject)) return null;
   const columns = raw.columns.slice(0, 2).map((/** @type {any} */ each) => ({ model: String(each?.model ?? ""), settings: Object(each?.settings ?? {}) }));
   return { text: raw.text, seed: raw.seed, columns, changes: raw.changes };
 }
