@@ -1,6 +1,7 @@
 """A real server on a free port, in a thread of the test's process, and what clients do with it."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,19 +15,30 @@ from cdcd.serving.server import listening, make_server
 
 
 @contextmanager
-def running(models: Models, limits: Limits | None = None, **guard: Any) -> Iterator[str]:
-    """Yields the address of a server."""
+def started(
+    models: Models, limits: Limits | None = None, *, buffer: int = 0, **guard: Any
+) -> Iterator[tuple[str, Any]]:
+    """Yields the address of a server, and the server; `buffer` is the bytes that wait for a slow client."""
     listener = listening("127.0.0.1", 0)
+    if buffer:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
     server = make_server(models, limits or Limits(), **guard)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", server
     finally:
         server.should_exit = True
         thread.join(30)
         listener.close()
     assert not thread.is_alive()
+
+
+@contextmanager
+def running(models: Models, limits: Limits | None = None, **guard: Any) -> Iterator[str]:
+    """Yields the address of a server."""
+    with started(models, limits, **guard) as (address, _):
+        yield address
 
 
 def events_in(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:

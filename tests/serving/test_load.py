@@ -14,7 +14,8 @@ from unittest import mock
 
 import httpx
 import pytest
-from playground import events_in, of_kind, running, stream
+from forks import wait_for
+from playground import events_in, of_kind, running, started, stream
 from tiny import cdcd_main
 
 from cdcd import serving
@@ -139,17 +140,35 @@ def test_a_client_that_leaves_frees_the_worker(models, address):
     assert len(models.by_name["stories"].worker) == 0
 
 
-def test_clients_that_never_read_hold_nobody_up(address):
+def ask_and_never_read(address, num_steps):
+    """Returns a connection with little room for an answer, by which one is asked for."""
     host, port = address.removeprefix("http://").split(":")
-    body = json.dumps({"model": "stories", "text": "[*]", "settings": {"num_steps": 300}}).encode()
+    settings = {"num_steps": num_steps}
+    body = json.dumps({"model": "stories", "text": "[*]", "settings": settings}).encode()
     head = f"POST /generate HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-    connections = []
-    for _ in range(3):
-        connection = socket.socket()
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect((host, int(port)))
-        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        connections.append(connection)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((host, int(port)))
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return connection
+
+
+def test_a_client_that_reads_nothing_for_long_is_cut_off(models, capfd):
+    with started(models, Limits(send_seconds=0.2), buffer=4096) as (address, server):
+        connection = ask_and_never_read(address, 400)
+        wait_for(lambda: server.server_state.connections)
+        wait_for(lambda: not server.server_state.connections)
+        received = b"".join(iter(lambda: connection.recv(65_536), b""))
+        connection.close()
+    assert received.startswith(b"HTTP/1.1 200")
+    assert b"event: frame" in received
+    assert b"event: end" not in received
+    assert capfd.readouterr().err == ""
+    assert len(models.by_name["stories"].worker) == 0
+
+
+def test_clients_that_never_read_hold_nobody_up(address):
+    connections = [ask_and_never_read(address, 300) for _ in range(3)]
     with httpx.Client(base_url=address, timeout=60) as client:
         assert of_kind(stream(client, "/generate", model="stories", text="Mia [2]"), "end")
     for connection in connections:

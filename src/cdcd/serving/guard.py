@@ -1,4 +1,4 @@
-"""The guard before the server: who may ask, how much, how long an answer may take, and what a browser may do.
+"""The guard before the server: who may ask, how much, and what a browser may do with the answer.
 
 * Browsers of this machine run pages of strangers too. A page elsewhere cannot read answers, since nothing allows
   it to, nor ask: a body must be JSON, for which a browser asks first, and the name of the host must be ours, so
@@ -6,7 +6,6 @@
 * Where others can connect, every request but those of the page itself needs a token.
 """
 
-import asyncio
 import hmac
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -68,11 +67,7 @@ class Guard:
         guarded = self._guarded(send)
         if refusal := self._refusal(scope):
             return await _refuse(guarded, *refusal)
-        try:
-            await self.application(scope, limited, guarded)
-        except TimeoutError:
-            # The client does not read. The connection is closed without the end of the answer.
-            return None
+        return await self.application(scope, limited, guarded)
 
     def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
         """Returns the status and the reason why a request is refused."""
@@ -111,7 +106,7 @@ class Guard:
         return limited
 
     def _guarded(self, send: Send) -> Send:
-        """Returns a `send` that adds the headers, and gives up a client that does not read."""
+        """Returns a `send` that adds the headers."""
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -120,8 +115,7 @@ class Guard:
                     (n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in own
                 ]
                 message["headers"] = [*message.get("headers", []), *more]
-            async with asyncio.timeout(self.limits.send_seconds):
-                await send(message)
+            await send(message)
 
         return guarded
 

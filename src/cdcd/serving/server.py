@@ -10,6 +10,7 @@ from typing import Any
 import uvicorn
 
 from cdcd.serving.app import OPEN_PATHS, make_app
+from cdcd.serving.connections import connections
 from cdcd.serving.guard import Guard, is_local
 from cdcd.serving.limits import Limits
 from cdcd.serving.models import Models
@@ -34,6 +35,8 @@ def listening(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        # Whoever comes before the server is ready waits.
+        listener.listen(128)
     except (OSError, OverflowError) as error:
         listener.close()
         raise ValueError(
@@ -55,6 +58,7 @@ def make_server(
     """Returns the server of some models behind its guard."""
     config = uvicorn.Config(
         Guard(make_app(models, limits), limits, host, token, OPEN_PATHS),
+        http=connections(limits.send_seconds),
         log_level="error",
         access_log=False,
         server_header=False,
