@@ -60,9 +60,9 @@ def test_other_models_have_recipes_too(client, capfd, name):
 
 def test_a_text_that_begins_with_a_dash_is_no_option(runs):
     from cdcd.serving.generation import Prompt
-    from cdcd.serving.recipes import text_command
+    from cdcd.serving.recipes import Source, text_command
 
-    command = text_command(str(runs["stories"]), Prompt(text="--json [2]"))
+    command = text_command(Source(str(runs["stories"])), Prompt(text="--json [2]"))
     assert command.endswith("-- " + str(runs["stories"]) + " '--json [2]'")
 
 
@@ -129,12 +129,23 @@ def test_the_replay_of_the_command_is_that_of_the_server(client, runs, tmp_path,
     page = client.post("/replay", json={"model": "stories", **body})
     assert page.headers["content-disposition"] == 'attachment; filename="replay.html"'
     file = tmp_path / "replay.html"
-    words = ["Mia [5]", "--seed", "2", "--num-steps", "5", "--replay", file]
+    words = ["Mia [5]", "--seed", "2", "--num-steps", "5", "--device", "cpu", "--replay", file]
     assert cdcd_main("infill", runs["stories"], *words) == 0
     assert file.read_bytes() == page.content
     text = capsys.readouterr().out.removesuffix("\n")
     assert json.loads(recording_in(page.text))["end"]["text"] == text
-    words = ["--prompt", "Mia", "--seed", "2", "--num-steps", "5", "--replay", file]
+    words = [
+        "--prompt",
+        "Mia",
+        "--seed",
+        "2",
+        "--num-steps",
+        "5",
+        "--device",
+        "cpu",
+        "--replay",
+        file,
+    ]
     assert cdcd_main("sample", runs["stories"], *words) == 0
     page = client.post("/replay", json=body | {"text": "Mia [*]"})
     assert file.read_bytes() == page.content

@@ -98,12 +98,13 @@ def _recorder(
         )
     check_out(options.replay, "--replay")
     from cdcd.serving.generation import Prompt
+    from cdcd.serving.recipes import Source
     from cdcd.serving.replay import Recorder
 
     text = options.text if hasattr(options, "text") else as_prompt(options.prompt)
     seed, changes = options.seed, options.change
     prompt = Prompt(text=text, seed=seed, settings=settings, changes=changes)
-    return Recorder(model, str(options.run), prompt)
+    return Recorder(model, Source(str(options.run), options.device), prompt)
 
 
 def _as_dict(generated: Generated) -> dict[str, Any]:

@@ -94,8 +94,8 @@ def _add_generation(app: FastAPI, models: Models, limits: Limits) -> None:
 
         def work(job: Job) -> dict[str, Any]:
             recipes = {
-                "command": text_command(served.run, prompt),
-                "python": text_python(served.run, prompt),
+                "command": text_command(served.source, prompt),
+                "python": text_python(served.source, prompt),
             }
             return generate(served.model, prompt, job.emit) | recipes
 
@@ -111,7 +111,7 @@ def _add_generation(app: FastAPI, models: Models, limits: Limits) -> None:
     async def replay(asked: Generation, request: Request) -> Response:
         served, prompt = prompt_of(asked)
         event = await _last_event(
-            request, served, lambda job: replay_of(served.model, served.run, prompt, job.check)
+            request, served, lambda job: replay_of(served.model, served.source, prompt, job.check)
         )
         named = {"content-disposition": 'attachment; filename="replay.html"'}
         return HTMLResponse(event.data, headers=named)
@@ -130,8 +130,8 @@ def _add_generation(app: FastAPI, models: Models, limits: Limits) -> None:
 
         def work(job: Job) -> dict[str, Any]:
             return translate(served.model, sentence, job.emit) | {
-                "command": translation_command(served.run, sentence),
-                "python": translation_python(served.run, sentence),
+                "command": translation_command(served.source, sentence),
+                "python": translation_python(served.source, sentence),
             }
 
         return _stream(served, work)

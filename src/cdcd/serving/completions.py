@@ -19,8 +19,8 @@ GAP = 8
 
 def settings_of(model: TextModel, asked: Completion) -> dict[str, Any]:
     """Returns the settings of a request under the names that the model has."""
-    is_diffusion = isinstance(model, DiffusionTextModel)
-    name = "score_temperature" if is_diffusion else "temperature"
+    has_score = isinstance(model, DiffusionTextModel) and model.config.decoder == "ode"
+    name = "score_temperature" if has_score else "temperature"
     given = {name: asked.temperature, "nucleus": asked.top_p}
     return {key: value for key, value in given.items() if value is not None}
 

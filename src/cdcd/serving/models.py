@@ -12,15 +12,16 @@ from cdcd.inference.translator import Translator
 from cdcd.serving.controls import controls_of
 from cdcd.serving.jobs import Worker
 from cdcd.serving.limits import Limits
+from cdcd.serving.recipes import Source
 from cdcd.settings import unknown
 
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A model with its name, the run that it was read from, and its worker."""
+    """A model with its name, its source and its worker."""
 
     name: str
-    run: str
+    source: Source
     model: Any
     """A `TextModel` or a `Translator`."""
     worker: Worker
@@ -96,5 +97,5 @@ def load_models(runs: Sequence[Path | str], limits: Limits, device: str = "auto"
         name = Path(run).resolve().name or "model"
         taken = sum(each.name == name or each.name.startswith(f"{name}-") for each in served)
         name = f"{name}-{taken + 1}" if taken else name
-        served.append(Served(name, str(run), model, Worker(name, limits.queue)))
+        served.append(Served(name, Source(str(run), device), model, Worker(name, limits.queue)))
     return Models(served)

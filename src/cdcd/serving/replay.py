@@ -14,7 +14,7 @@ from typing import Any
 from cdcd.inference.snapshots import AnyStep
 from cdcd.inference.text_model import Generated, TextModel
 from cdcd.serving.generation import Prompt, Stream, words_in
-from cdcd.serving.recipes import text_command
+from cdcd.serving.recipes import Source, text_command
 
 MODULES = ("dom.js", "tokens.js", "chart.js", "viewer.js", "replay.js")
 """Modules of the viewer; each needs earlier ones alone."""
@@ -44,11 +44,11 @@ def static(name: str) -> str:
 class Recorder:
     """A sampling callback that keeps every step."""
 
-    def __init__(self, model: TextModel, run: str, prompt: Prompt) -> None:
+    def __init__(self, model: TextModel, source: Source, prompt: Prompt) -> None:
         self.model, self.known = model, set[int]()
         self.recording: dict[str, Any] = {"frames": [], "words": {}}
         self.stream = Stream(model, prompt, self._note)
-        self.recording["command"] = text_command(run, prompt)
+        self.recording["command"] = text_command(source, prompt)
 
     def _note(self, kind: str, data: Any) -> None:
         if kind == "start":
@@ -65,9 +65,9 @@ class Recorder:
         return replay_page(self.recording | {"end": self.stream.end(generated)})
 
 
-def replay_of(model: TextModel, run: str, prompt: Prompt, check: Callable[..., None]) -> str:
+def replay_of(model: TextModel, source: Source, prompt: Prompt, check: Callable[..., None]) -> str:
     """Generates a sample and returns its replay; `check` is called at every step."""
-    recorder = Recorder(model, run, prompt)
+    recorder = Recorder(model, source, prompt)
 
     def callback(info: AnyStep) -> None:
         check()
