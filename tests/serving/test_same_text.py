@@ -55,7 +55,12 @@ def test_other_models_have_recipes_too(client, capfd, name):
     events = stream(client, "/generate", **body)
     [end] = of_kind(events, "end")
     assert set(shown_by(end, capfd)) == {end["text"]}
-    assert of_kind(events, "frame")[-1]["parts"][:2] == ["Mia", " was"]
+    [start], frames = of_kind(events, "start"), of_kind(events, "frame")
+    assert frames[-1]["parts"][:2] == ["Mia", " was"]
+    assert frames[-1]["step"] + 1 == start["steps"]
+    words = {word for frame in frames for word in frame.get("words", {}).values()}
+    assert "(end of the text)" in words
+    assert not {"<pad>", "<eos>"} & words
 
 
 def test_a_text_that_begins_with_a_dash_is_no_option(runs):

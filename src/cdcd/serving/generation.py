@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from cdcd.data.vocabulary import EOS, PAD
+from cdcd.diffusion.masked import UnmaskingConfig
 from cdcd.diffusion.sampling import SamplingConfig, time_grid
 from cdcd.diffusion.warping import NoiseSchedule, from_unit
 from cdcd.inference.changes import Change
@@ -20,6 +22,8 @@ from cdcd.serving.limits import Limits
 Emit = Callable[[str, Any], None]
 POINTS = 129
 """Points of the curve of the warp."""
+UNSEEN = {PAD: "(nothing)", EOS: "(end of the text)"}
+"""Tokens that have no text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +106,7 @@ def start_of(
     start = {
         "model": model.config.model,
         "given": [int(not noisy) for noisy in canvas.is_noisy],
-        # Token by token there are as many as positions.
-        "steps": getattr(model.settings(settings), "num_steps", len(canvas.tokens)),
+        "steps": _num_steps(model.settings(settings), canvas),
     }
     if schedule is None:
         return start
@@ -116,6 +119,13 @@ def start_of(
         "curve_t": _rounded(curve.tolist()),
         "curve_u": _rounded(_uniform(schedule, curve)),
     }
+
+
+def _num_steps(settings: Any, canvas: Canvas) -> int:
+    """Returns the number of steps: those of the solver, or no more than tokens, or as many as positions."""
+    if isinstance(settings, UnmaskingConfig):
+        return min(settings.num_steps, canvas.is_noisy.count(True))
+    return getattr(settings, "num_steps", len(canvas.tokens))
 
 
 def _uniform(schedule: NoiseSchedule, t: torch.Tensor) -> list[float]:
@@ -154,4 +164,6 @@ def words_in(model: TextModel, frame: Mapping[str, Any], known: set[int]) -> dic
 
 def word_of(model: TextModel, token: int) -> str:
     """Returns a token as a person reads it: as text, or by its name where it has none."""
+    if token in UNSEEN:
+        return UNSEEN[token]
     return model.tokenizer.decode([token]).strip() or model.tokenizer.piece(token)

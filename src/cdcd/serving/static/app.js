@@ -31,7 +31,8 @@ class Playground {
     this.halt = make("button", { type: "button", hidden: true, click: () => this.stop() }, "Stop");
     this.trail = make("p", { class: "trail", hidden: true });
     this.second = make("fieldset", { class: "side" }, make("legend", {}, "Second column"), this.field("Model", this.selects[1]), this.panels[1].element);
-    this.board = make("div", { class: "board" }, this.columns[0].element, this.columns[1].element);
+    const empty = make("p", { class: "hint empty" }, "The text appears here out of noise, all of it at once: shaded where the model is still uncertain, then ever clearer. Afterwards every step can be looked at again, and any word changed on the way.");
+    this.board = make("div", { class: "board" }, empty, this.columns[0].element, this.columns[1].element);
     this.element = make(
       "section", { class: "view" },
       make("div", { class: "work" }, this.editor.element, make("div", { class: "tools run" }, this.go, this.halt, this.other, make("span", { class: "hint keys" }, "Ctrl+Enter")), this.trail, this.board),
@@ -120,7 +121,7 @@ class Playground {
     state.columns.forEach(({ model, settings }, i) => {
       const served = /** @type {Model} */ (this.models.find(({ name }) => name === model));
       const changes = served.goes_back && i === 0 ? state.changes : [];
-      const note = Object.entries(settings).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ");
+      const note = named(settings, served.controls);
       this.columns[i].run(served, { model, text: state.text, seed: state.seed, settings, changes }, note);
     });
   }
@@ -157,7 +158,7 @@ class Playground {
   showTrail() {
     this.trail.hidden = !this.changes.length;
     const parts = this.changes.map(({ step, tokens, seed, settings }) => {
-      const what = [...(tokens ? [`${Object.keys(tokens).length} word${Object.keys(tokens).length > 1 ? "s" : ""}`] : []), ...(seed === undefined ? [] : ["new noise"]), ...Object.entries(settings ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`)];
+      const what = [...(tokens ? [`${Object.keys(tokens).length} word${Object.keys(tokens).length > 1 ? "s" : ""}`] : []), ...(seed === undefined ? [] : ["new noise"]), ...(settings ? [named(settings, this.model(0).controls)] : [])];
       return `from step ${step + 1}: ${what.join(", ") || "nothing changed"}`;
     });
     this.trail.replaceChildren("Re-noised ", parts.join("; then "), " ", make("button", { type: "button", click: () => this.run() }, "Start again"));
@@ -171,6 +172,16 @@ class Playground {
   settled() {
     this.halt.hidden = !this.columns.some((column) => column.running);
   }
+}
+
+/**
+ * Returns settings in words.
+ * @param {Values} settings
+ * @param {Control[]} controls
+ */
+function named(settings, controls) {
+  const label = (/** @type {string} */ name) => controls.find((control) => control.name === name)?.label.toLowerCase() ?? name;
+  return Object.entries(settings).map(([name, value]) => `${label(name)} ${value}`).join(", ");
 }
 
 /**
