@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from fastapi.sse import format_sse_event
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from cdcd._version import __version__
 from cdcd.serving.completions import canvases_of, complete, settings_of
@@ -187,6 +188,20 @@ def _submitted(served: Served, work: Callable[[Job], Any]) -> Job:
     return job
 
 
+class JobResponse(StreamingResponse):
+    """The events of a job; however the answer ends, so does the job."""
+
+    def __init__(self, content: AsyncIterator[bytes], job: Job) -> None:
+        super().__init__(content, media_type="text/event-stream")
+        self.job = job
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.job.cancel()
+
+
 def _stream(
     served: Served,
     work: Callable[[Job], Any],
@@ -200,7 +215,7 @@ def _stream(
             text = json.dumps(completed(event), ensure_ascii=True, separators=(",", ":"))
             yield format_sse_event(data_str=text, event=event.kind)
 
-    return StreamingResponse(content(), media_type="text/event-stream")
+    return JobResponse(content(), job)
 
 
 async def _last_event(request: Request, served: Served, work: Callable[[Job], Any]) -> Event:
