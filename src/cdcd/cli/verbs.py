@@ -95,7 +95,7 @@ VERBS = [
     Verb(
         "serve",
         "serve",
-        "open the playground: a page, and an interface for programs, on this machine",
+        "start the playground: a page, and an interface for programs",
         "RUN [RUN …] [--port INT] [--host ADDRESS]",
         options="playground_options",
         has_settings=False,

@@ -28,8 +28,8 @@ from cdcd.serving.translation import Sentence, translate
 
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 FILES = (
-    *("style.css", "icon.svg", "app.js", "chart.js", "dom.js", "editor.js", "panel.js", "share.js"),
-    *("stream.js", "tokens.js", "translate.js", "viewer.js", "column.js"),
+    *("style.css", "icon.svg", "app.js", "chart.js", "column.js", "dom.js", "editor.js", "panel.js"),
+    *("playground.js", "share.js", "stream.js", "tokens.js", "translate.js", "viewer.js"),
 )
 """The files of the page, besides index.html."""
 OPEN_PATHS = frozenset(("/", "/health", *(f"/static/{name}" for name in FILES)))

@@ -11,7 +11,8 @@ import { draw, short } from "./dom.js";
 export function entropyChart(frames, low, high, now) {
   const top = Math.max(...frames.map((frame) => frame.entropy), 0.01);
   const across = (/** @type {number} */ step) => (1000 * (step - low)) / Math.max(high - low, 1);
-  const at = (/** @type {Frame} */ frame) => `${across(frame.step)},${(48 - (44 * frame.entropy) / top).toFixed(1)}`;
+  const at = (/** @type {Frame} */ frame) =>
+    `${across(frame.step)},${(48 - (44 * frame.entropy) / top).toFixed(1)}`;
   const points = frames.map(at).join(" ");
   const [first, end] = [frames[0], frames[frames.length - 1]];
   const area = first ? `${across(first.step)},50 ${points} ${across(end.step)},50` : "";
@@ -25,7 +26,10 @@ export function entropyChart(frames, low, high, now) {
   );
 }
 
-const LEFT = 34, RIGHT = 310, TOP = 10, BOTTOM = 150;
+const LEFT = 34,
+  RIGHT = 310,
+  TOP = 10,
+  BOTTOM = 150;
 
 /**
  * Draws F(t) with the steps as ticks; noise falls from left to right, as in the slider.
@@ -35,23 +39,35 @@ const LEFT = 34, RIGHT = 310, TOP = 10, BOTTOM = 150;
 export function warpChart(start, now) {
   const { t = [], u = [], curve_t = [], curve_u = [] } = start;
   const read = (/** @type {number} */ level) => (start.bins === "log" ? Math.log(level) : level);
-  const low = read(curve_t[0]), high = read(curve_t[curve_t.length - 1]);
+  const low = read(curve_t[0]),
+    high = read(curve_t[curve_t.length - 1]);
   const x = (/** @type {number} */ level) => LEFT + ((high - read(level)) / (high - low)) * (RIGHT - LEFT);
   const y = (/** @type {number} */ time) => BOTTOM - time * (BOTTOM - TOP);
-  const at = Math.min(now, t.length - 1), px = x(t[at]), py = y(u[at]);
+  const at = Math.min(now, t.length - 1),
+    px = x(t[at]),
+    py = y(u[at]);
   const every = Math.max(1, Math.round((t.length - 1) / 50));
-  const ticks = t.filter((_, i) => i % every === 0).map((level) => draw("line", { class: "tick", x1: x(level), x2: x(level), y1: BOTTOM, y2: BOTTOM + 5 }));
+  const ticks = t
+    .filter((_, i) => i % every === 0)
+    .map((level) => draw("line", { class: "tick", x1: x(level), x2: x(level), y1: BOTTOM, y2: BOTTOM + 5 }));
   const curve = curve_t.map((level, i) => `${x(level).toFixed(1)},${y(curve_u[i]).toFixed(1)}`).join(" ");
   return draw(
     "svg",
-    { class: "warp", viewBox: "0 0 320 184", role: "img", "aria-label": `Time warp: at noise level ${short(t[at])}, u is ${u[at].toFixed(2)}` },
+    {
+      class: "warp",
+      viewBox: "0 0 320 184",
+      role: "img",
+      "aria-label": `Time warp: at noise level ${short(t[at])}, u is ${u[at].toFixed(2)}`,
+    },
     draw("line", { class: "axis", x1: LEFT, x2: RIGHT, y1: BOTTOM, y2: BOTTOM }),
     draw("line", { class: "axis", x1: LEFT, x2: LEFT, y1: TOP, y2: BOTTOM }),
     ...ticks,
     draw("path", { class: "guide", d: `M${LEFT},${py}H${px}V${BOTTOM}` }),
     draw("polyline", { class: "line", points: curve }),
     draw("circle", { class: "head", cx: px, cy: py, r: 5 }),
-    ...levels(curve_t[0], curve_t[curve_t.length - 1]).map((level) => label(x(level), BOTTOM + 17, short(level).replace(/\.?0+$/, ""), "middle")),
+    ...levels(curve_t[0], curve_t[curve_t.length - 1]).map((level) =>
+      label(x(level), BOTTOM + 17, short(level).replace(/\.?0+$/, ""), "middle"),
+    ),
     label(LEFT - 6, y(1) + 4, "1", "end"),
     label(LEFT - 6, y(0) + 4, "0", "end"),
     label((LEFT + RIGHT) / 2, 181, "noise level t", "middle"),
@@ -65,7 +81,9 @@ export function warpChart(start, now) {
  * @param {number} high
  */
 function levels(low, high) {
-  const round = [0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 50, 100, 300, 1000].filter((level) => level > low * 1.2 && level < high / 1.2);
+  const round = [0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 50, 100, 300, 1000].filter(
+    (level) => level > low * 1.2 && level < high / 1.2,
+  );
   const every = Math.ceil(round.length / 4);
   return [high, ...round.reverse().filter((_, i) => i % every === every - 1), low];
 }
@@ -87,7 +105,8 @@ function label(x, y, text, anchor) {
  * @param {number} now
  */
 export function trend(points, steps, now) {
-  const last = Math.max(steps - 1, 1), x = (/** @type {number} */ step) => ((100 * step) / last).toFixed(1);
+  const last = Math.max(steps - 1, 1),
+    x = (/** @type {number} */ step) => ((100 * step) / last).toFixed(1);
   const line = points.map(([step, p]) => `${x(step)},${(19 - (18 * p) / 1000).toFixed(1)}`).join(" ");
   return draw(
     "svg",

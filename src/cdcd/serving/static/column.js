@@ -34,13 +34,21 @@ export class Column {
       return button;
     };
     this.actions = make(
-      "div", { class: "actions", hidden: true },
+      "div",
+      { class: "actions", hidden: true },
       action("Copy link", (button) => copy(button, this.hooks.link())),
       action("Copy as command", (button) => copy(button, this.viewer.recording.end?.command ?? "")),
       action("as Python", (button) => copy(button, this.viewer.recording.end?.python ?? "")),
       action("Download replay", (button) => this.replay(button)),
     );
-    this.element = make("article", { class: "column" }, make("header", {}, this.title, this.status), this.viewer.element, this.branch, this.actions);
+    this.element = make(
+      "article",
+      { class: "column" },
+      make("header", {}, this.title, this.status),
+      this.viewer.element,
+      this.branch,
+      this.actions,
+    );
   }
 
   /**
@@ -126,9 +134,20 @@ export class Column {
    * @param {number} token
    */
   pin(position, token) {
-    const isChosen = this.pending[position] === token, word = this.viewer.recording.words[token] ?? "";
+    const isChosen = this.pending[position] === token,
+      word = this.viewer.recording.words[token] ?? "";
     const click = () => this.change(position, isChosen ? undefined : token);
-    return make("button", { type: "button", class: "pin", "aria-pressed": String(isChosen), "aria-label": `Give ${word} at position ${position + 1}`, click }, isChosen ? "given" : "give");
+    return make(
+      "button",
+      {
+        type: "button",
+        class: "pin",
+        "aria-pressed": String(isChosen),
+        "aria-label": `Give ${word} at position ${position + 1}`,
+        click,
+      },
+      isChosen ? "given" : "give",
+    );
   }
 
   /**
@@ -136,12 +155,19 @@ export class Column {
    * @param {boolean} isGiven
    */
   otherWord(position, isGiven) {
-    const input = make("input", { type: "text", maxlength: 60, placeholder: "another word", "aria-label": `Another word at position ${position + 1}` });
+    const input = make("input", {
+      type: "text",
+      maxlength: 60,
+      placeholder: "another word",
+      "aria-label": `Another word at position ${position + 1}`,
+    });
     const submit = (/** @type {Event} */ event) => {
       event.preventDefault();
       if (input.value.trim()) this.change(position, input.value.trim());
     };
-    const free = isGiven && make("button", { type: "button", click: () => this.change(position, null) }, "make it a gap");
+    const free =
+      isGiven &&
+      make("button", { type: "button", click: () => this.change(position, null) }, "make it a gap");
     return make("form", { class: "other", submit }, input, make("button", {}, "give"), free);
   }
 
@@ -156,13 +182,24 @@ export class Column {
   }
 
   refresh() {
-    const isOff = !this.goesBack(), hasPins = Object.keys(this.pending).length > 0;
+    const isOff = !this.goesBack(),
+      hasPins = Object.keys(this.pending).length > 0;
     this.branch.hidden = isOff || (this.viewer.isAtEnd && !hasPins);
     if (this.branch.hidden) return;
-    const { words, frames } = this.viewer.recording, step = this.viewer.step;
+    const { words, frames } = this.viewer.recording,
+      step = this.viewer.step;
     const pins = Object.entries(this.pending).map(([position, word]) => {
       const text = word === null ? "a gap" : typeof word === "number" ? words[word] : word;
-      return make("button", { type: "button", class: "chip", "aria-label": `Remove: position ${Number(position) + 1} is ${text}`, click: () => this.change(Number(position), undefined) }, `${Number(position) + 1}: ${text} ✕`);
+      return make(
+        "button",
+        {
+          type: "button",
+          class: "chip",
+          "aria-label": `Remove: position ${Number(position) + 1} is ${text}`,
+          click: () => this.change(Number(position), undefined),
+        },
+        `${Number(position) + 1}: ${text} ✕`,
+      );
     });
     const go = (/** @type {boolean} */ isNew) => {
       const tokens = { ...this.pending };
@@ -174,7 +211,12 @@ export class Column {
     };
     const where = `step ${step + 1} of ${frames.length ? this.viewer.recording.start.steps : 0}`;
     this.branch.replaceChildren(
-      make("p", {}, `Go back to ${where}, to the noise that is left there, and run on with the settings as they are now${hasPins ? " and " : ". Choose a word above to change it."}`, ...pins),
+      make(
+        "p",
+        {},
+        `Go back to ${where}, to the noise that is left there, and run on with the settings as they are now${hasPins ? " and " : ". Choose a word above to change it."}`,
+        ...pins,
+      ),
       make("button", { type: "button", class: "primary", click: () => go(false) }, "Re-noise from here"),
       make("button", { type: "button", click: () => go(true) }, "with new noise"),
     );

@@ -38,7 +38,11 @@ function fill(element, properties, children) {
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value != null) element.setAttribute(name, String(value));
   }
-  element.append(...children.filter((child) => child instanceof Node || typeof child === "string").map((child) => /** @type {Node | string} */ (child)));
+  element.append(
+    ...children
+      .filter((child) => child instanceof Node || typeof child === "string")
+      .map((child) => /** @type {Node | string} */ (child)),
+  );
 }
 
 /**

@@ -11,13 +11,25 @@ export class Editor {
     this.hooks = hooks;
     this.marks = make("div", { class: "marks", "aria-hidden": "true" });
     this.box = make("textarea", {
-      id: "text", rows: 3, spellcheck: "false", maxlength: 10000, "aria-describedby": "text-help",
+      id: "text",
+      rows: 3,
+      spellcheck: "false",
+      maxlength: 10000,
+      "aria-describedby": "text-help",
       input: () => this.refresh(),
       scroll: () => (this.marks.scrollTop = this.box.scrollTop),
       keydown: (/** @type {KeyboardEvent} */ event) => this.key(event),
     });
-    const button = (/** @type {string} */ label, /** @type {string} */ title, /** @type {() => void} */ click) =>
-      make("button", { type: "button", title, mousedown: (/** @type {Event} */ event) => event.preventDefault(), click }, label);
+    const button = (
+      /** @type {string} */ label,
+      /** @type {string} */ title,
+      /** @type {() => void} */ click,
+    ) =>
+      make(
+        "button",
+        { type: "button", title, mousedown: (/** @type {Event} */ event) => event.preventDefault(), click },
+        label,
+      );
     this.gap = button("Make a gap", "Selected words become a gap (Alt+G)", () => this.makeGap());
     this.less = button("−", "One token less (Alt+↓)", () => this.resize(-1));
     this.size = make("output", { class: "size", "aria-live": "polite" });
@@ -25,13 +37,26 @@ export class Editor {
     this.any = button("Any length", "Leave the end open (Alt+E)", () => this.toggleEnd());
     this.away = button("Remove gap", "Take the gap out", () => this.replaceGap(""));
     this.element = make(
-      "div", { class: "editor" },
+      "div",
+      { class: "editor" },
       make("label", { for: "text" }, "Text with gaps"),
       make("div", { class: "paper" }, this.marks, this.box),
-      make("div", { class: "tools", role: "toolbar", "aria-label": "Gaps" }, this.gap, make("span", { class: "stepper" }, this.less, this.size, this.more), this.away, this.any),
-      make("p", { class: "hint", id: "text-help" }, "Select words to make them a gap, or write [5] for five tokens; an open end is [*]."),
+      make(
+        "div",
+        { class: "tools", role: "toolbar", "aria-label": "Gaps" },
+        this.gap,
+        make("span", { class: "stepper" }, this.less, this.size, this.more),
+        this.away,
+        this.any,
+      ),
+      make(
+        "p",
+        { class: "hint", id: "text-help" },
+        "Select words to make them a gap, or write [5] for five tokens; an open end is [*].",
+      ),
     );
-    for (const kind of ["select", "keyup", "mouseup", "focus"]) this.box.addEventListener(kind, () => this.tools());
+    for (const kind of ["select", "keyup", "mouseup", "focus"])
+      this.box.addEventListener(kind, () => this.tools());
     document.addEventListener("selectionchange", () => document.activeElement === this.box && this.tools());
   }
 
@@ -45,7 +70,8 @@ export class Editor {
   }
 
   refresh() {
-    const text = this.box.value, parts = [];
+    const text = this.box.value,
+      parts = [];
     let end = 0;
     for (const gap of text.matchAll(GAP)) {
       parts.push(text.slice(end, gap.index), make("mark", {}, gap[0]));
@@ -60,11 +86,14 @@ export class Editor {
   /** Returns the gap at the cursor. */
   here() {
     const { selectionStart: start, selectionEnd: end } = this.box;
-    return [...this.box.value.matchAll(GAP)].find((gap) => start >= gap.index && end <= gap.index + gap[0].length);
+    return [...this.box.value.matchAll(GAP)].find(
+      (gap) => start >= gap.index && end <= gap.index + gap[0].length,
+    );
   }
 
   tools() {
-    const gap = this.here(), isSized = Boolean(gap && gap[1] !== "*");
+    const gap = this.here(),
+      isSized = Boolean(gap && gap[1] !== "*");
     this.gap.disabled = this.box.selectionStart === this.box.selectionEnd || Boolean(gap);
     this.less.disabled = !isSized || Number(gap?.[1]) <= 1;
     this.more.disabled = !isSized;
@@ -96,7 +125,8 @@ export class Editor {
   }
 
   toggleEnd() {
-    const text = this.box.value, open = /\s*(?<!\\)\[\*\]\s*$/.exec(text);
+    const text = this.box.value,
+      open = /\s*(?<!\\)\[\*\]\s*$/.exec(text);
     if (open) this.put(open.index, text.length, "");
     else this.put(text.trimEnd().length, text.length, text.trim() ? " [*]" : "[*]");
   }
@@ -124,7 +154,12 @@ export class Editor {
   /** @param {KeyboardEvent} event */
   key(event) {
     /** @type {Record<string, () => void>} */
-    const actions = { KeyG: () => this.makeGap(), KeyE: () => this.toggleEnd(), ArrowUp: () => this.resize(1), ArrowDown: () => this.resize(-1) };
+    const actions = {
+      KeyG: () => this.makeGap(),
+      KeyE: () => this.toggleEnd(),
+      ArrowUp: () => this.resize(1),
+      ArrowDown: () => this.resize(-1),
+    };
     const isRun = event.key === "Enter" && (event.ctrlKey || event.metaKey);
     const action = isRun ? this.hooks.run : event.altKey ? actions[event.code] : undefined;
     if (!action) return;

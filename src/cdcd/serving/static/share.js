@@ -3,7 +3,10 @@
 /** @param {object} state */
 export function toLink(state) {
   const bytes = new TextEncoder().encode(JSON.stringify(state));
-  const packed = btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  const packed = btoa(String.fromCharCode(...bytes))
+    .replaceAll("+", "-")
+    .replaceAll("/", "_")
+    .replaceAll("=", "");
   return `#s=${packed}`;
 }
 
@@ -15,7 +18,9 @@ export function fromLink(hash) {
   const packed = new URLSearchParams(hash.slice(1)).get("s");
   if (!packed) return null;
   try {
-    const bytes = Uint8Array.from(atob(packed.replaceAll("-", "+").replaceAll("_", "/")), (c) => c.charCodeAt(0));
+    const bytes = Uint8Array.from(atob(packed.replaceAll("-", "+").replaceAll("_", "/")), (c) =>
+      c.charCodeAt(0),
+    );
     return JSON.parse(new TextDecoder().decode(bytes));
   } catch {
     return null;
@@ -28,10 +33,18 @@ export function fromLink(hash) {
  * @returns {State | null}
  */
 export function stateIn(raw) {
-  const isState = raw && typeof raw.text === "string" && Number.isSafeInteger(raw.seed) && Array.isArray(raw.columns) && Array.isArray(raw.changes);
+  const isState =
+    raw &&
+    typeof raw.text === "string" &&
+    Number.isSafeInteger(raw.seed) &&
+    Array.isArray(raw.columns) &&
+    Array.isArray(raw.changes);
   const isObject = (/** @type {any} */ each) => each !== null && typeof each === "object";
   if (!isState || !raw.columns.length || !raw.changes.every(isObject)) return null;
-  const columns = raw.columns.slice(0, 2).map((/** @type {any} */ each) => ({ model: String(each?.model ?? ""), settings: Object(each?.settings ?? {}) }));
+  const columns = raw.columns.slice(0, 2).map((/** @type {any} */ each) => ({
+    model: String(each?.model ?? ""),
+    settings: Object(each?.settings ?? {}),
+  }));
   return { text: raw.text, seed: raw.seed, columns, changes: raw.changes };
 }
 
@@ -61,4 +74,13 @@ export function download(blob, name) {
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/**
+ * Puts a state into the address, and returns it.
+ * @param {object} state
+ */
+export function keep(state) {
+  history.replaceState(null, "", toLink(state));
+  return location.href;
 }

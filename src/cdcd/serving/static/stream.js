@@ -4,7 +4,8 @@ const TOKEN = "cdcd-token";
 
 /** Takes the token out of the address, where it is, so that it is not copied with links. */
 export function takeToken() {
-  const parts = new URLSearchParams(location.hash.slice(1)), token = parts.get("token");
+  const parts = new URLSearchParams(location.hash.slice(1)),
+    token = parts.get("token");
   if (!token) return;
   sessionStorage.setItem(TOKEN, token);
   parts.delete("token");
@@ -47,7 +48,8 @@ export async function stream(path, body, signal, take) {
   const answer = await ask(path, body, signal);
   const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
   const decoder = new TextDecoder();
-  let waiting = "", isOver = false;
+  let waiting = "",
+    isOver = false;
   for (;;) {
     const { done, value } = await reader.read();
     if (done) break;
@@ -69,6 +71,10 @@ export async function stream(path, body, signal, take) {
  */
 function parsed(event) {
   const lines = event.split("\n");
-  const read = (/** @type {string} */ name) => lines.filter((line) => line.startsWith(`${name}: `)).map((line) => line.slice(name.length + 2)).join("\n");
+  const read = (/** @type {string} */ name) =>
+    lines
+      .filter((line) => line.startsWith(`${name}: `))
+      .map((line) => line.slice(name.length + 2))
+      .join("\n");
   return [read("event"), JSON.parse(read("data"))];
 }

@@ -31,7 +31,8 @@ export class Tokens {
       const space = /** @type {HTMLElement} */ (span.parentElement);
       space.hidden = i >= end || (isOver && !parts[i]);
       if (space.hidden) return;
-      const part = parts[i], word = part.trimStart();
+      const part = parts[i],
+        word = part.trimStart();
       const gap = part.slice(0, part.length - word.length);
       if (space.firstChild?.nodeValue !== gap && space.firstChild) space.firstChild.nodeValue = gap;
       const shown = word || (part ? "" : "·");
@@ -102,5 +103,12 @@ export function legend() {
     swatch.style.setProperty("--p", String(p));
     return swatch;
   });
-  return make("p", { class: "legend" }, "uncertain ", ...steps, " certain", make("span", { class: "token given" }, "given"));
+  return make(
+    "p",
+    { class: "legend" },
+    "uncertain ",
+    ...steps,
+    " certain",
+    make("span", { class: "token given" }, "given"),
+  );
 }

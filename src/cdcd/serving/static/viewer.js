@@ -20,15 +20,36 @@ export class Viewer {
     this.tokens = new Tokens((position, isFixed) => this.choose(position, isFixed));
     this.chart = make("div", { class: "chart" });
     this.slider = make("input", {
-      type: "range", min: 0, max: 0, value: 0, "aria-label": "Step",
+      type: "range",
+      min: 0,
+      max: 0,
+      value: 0,
+      "aria-label": "Step",
       input: () => this.goTo(this.nearest(Number(this.slider.value))),
     });
-    this.play = make("button", { type: "button", class: "icon", "aria-label": "Play", click: () => this.toggle() }, "▶");
+    this.play = make(
+      "button",
+      { type: "button", class: "icon", "aria-label": "Play", click: () => this.toggle() },
+      "▶",
+    );
     this.place = make("output", { class: "place" });
     this.inspector = make("section", { class: "inspector", "aria-label": "Rivals at this position" });
     this.warp = make("figure", { class: "warp-figure" });
-    this.timeline = make("div", { class: "timeline" }, this.play, make("div", { class: "track" }, this.chart, this.slider), this.place);
-    this.element = make("div", { class: "viewer" }, this.tokens.element, legend(), this.timeline, make("div", { class: "details" }, this.inspector, this.warp));
+    this.timeline = make(
+      "div",
+      { class: "timeline" },
+      this.play,
+      make("div", { class: "track" }, this.chart, this.slider),
+      this.place,
+    );
+    this.element = make(
+      "div",
+      { class: "viewer" },
+      this.tokens.element,
+      legend(),
+      this.timeline,
+      make("div", { class: "details" }, this.inspector, this.warp),
+    );
     this.render();
   }
 
@@ -52,7 +73,8 @@ export class Viewer {
 
   /** @param {Frame} frame */
   add(frame) {
-    const { frames, words } = this.recording, isFollowing = this.now >= frames.length - 1;
+    const { frames, words } = this.recording,
+      isFollowing = this.now >= frames.length - 1;
     Object.assign(words, frame.words);
     frames.push(frame);
     if (isFollowing) this.now = frames.length - 1;
@@ -100,7 +122,10 @@ export class Viewer {
     const { frames } = this.recording;
     if (this.now >= frames.length - 1) this.now = 0;
     const pace = Math.max(16, 4000 / frames.length);
-    this.player = setInterval(() => (this.now >= frames.length - 1 ? this.pause() : this.goTo(this.now + 1)), pace);
+    this.player = setInterval(
+      () => (this.now >= frames.length - 1 ? this.pause() : this.goTo(this.now + 1)),
+      pace,
+    );
     this.isPlaying = true;
     this.render();
   }
@@ -124,12 +149,15 @@ export class Viewer {
   }
 
   render() {
-    const { start, frames, end } = this.recording, frame = this.frame;
+    const { start, frames, end } = this.recording,
+      frame = this.frame;
     const shown = this.isAtEnd && end ? end : frame;
-    if (shown) this.tokens.show(shown.parts, frame?.p ?? shown.given.map(() => 1000), shown.given, shown === end);
+    if (shown)
+      this.tokens.show(shown.parts, frame?.p ?? shown.given.map(() => 1000), shown.given, shown === end);
     else this.tokens.show([], [], [], true);
     this.timeline.hidden = frames.length < 2;
-    const low = frames[0]?.step ?? 0, high = this.isOver ? frames[frames.length - 1]?.step ?? 0 : start.steps - 1;
+    const low = frames[0]?.step ?? 0,
+      high = this.isOver ? (frames[frames.length - 1]?.step ?? 0) : start.steps - 1;
     Object.assign(this.slider, { min: String(low), max: String(high), value: String(this.step) });
     this.play.textContent = this.isPlaying ? "❚❚" : "▶";
     this.play.setAttribute("aria-label", this.isPlaying ? "Pause" : "Play");
@@ -137,23 +165,37 @@ export class Viewer {
     const unit = start.model === "autoregressive" ? "token" : "step";
     const place = frame ? `${unit} ${frame.step + 1} of ${start.steps}${level}` : "";
     this.slider.setAttribute("aria-valuetext", place);
-    this.place.textContent = frame ? `${frame.step + 1} / ${start.steps}${start.t ? ` · t = ${short(frame.t)}` : ""} · ${frame.entropy.toFixed(2)} nats` : "";
+    this.place.textContent = frame
+      ? `${frame.step + 1} / ${start.steps}${start.t ? ` · t = ${short(frame.t)}` : ""} · ${frame.entropy.toFixed(2)} nats`
+      : "";
     this.chart.replaceChildren(entropyChart(frames, low, high, this.step));
     this.warp.hidden = !start.t;
-    if (start.t) this.warp.replaceChildren(make("figcaption", {}, "Where the steps lie: the learnt time warp"), warpChart(start, this.step));
+    if (start.t)
+      this.warp.replaceChildren(
+        make("figcaption", {}, "Where the steps lie: the learnt time warp"),
+        warpChart(start, this.step),
+      );
     this.renderInspector();
     this.hooks.changed?.();
   }
 
   renderInspector() {
-    const position = this.position, best = this.bestAt(position);
+    const position = this.position,
+      best = this.bestAt(position);
     if (position < 0 || !this.frame || position >= this.frame.parts.length) {
       const text = this.frame ? "Point at a word, or tap it, to see what competes for its place." : "";
       return this.inspector.replaceChildren(make("p", { class: "hint" }, text));
     }
     const isGiven = Boolean(this.frame.given[position]);
-    const title = make("h3", {}, `Position ${position + 1}`, make("small", {}, ` at step ${this.step + 1} of ${this.recording.start.steps}`));
-    const rows = isGiven ? [make("p", { class: "hint" }, "This word is given.")] : best.map(([token, p]) => this.rival(position, token, p));
+    const title = make(
+      "h3",
+      {},
+      `Position ${position + 1}`,
+      make("small", {}, ` at step ${this.step + 1} of ${this.recording.start.steps}`),
+    );
+    const rows = isGiven
+      ? [make("p", { class: "hint" }, "This word is given.")]
+      : best.map(([token, p]) => this.rival(position, token, p));
     const more = this.isFixed ? this.hooks.position?.(position, isGiven) : null;
     return this.inspector.replaceChildren(title, ...rows, ...(more ? [more] : []));
   }
@@ -168,10 +210,20 @@ export class Viewer {
     bar.style.setProperty("--p", String(p / 1000));
     const points = this.recording.frames
       .filter((frame) => frame.best[position])
-      .map((frame) => /** @type {[number, number]} */ ([frame.step, probability(frame.best[position], token)]));
+      .map(
+        (frame) => /** @type {[number, number]} */ ([frame.step, probability(frame.best[position], token)]),
+      );
     const button = this.isFixed ? this.hooks.rival?.(position, token) : null;
     const word = this.recording.words[token] ?? `#${token}`;
-    return make("div", { class: "rival" }, make("span", { class: "word" }, word), bar, make("span", { class: "number" }, percent(p / 1000)), points.length > 1 ? trend(points, this.recording.start.steps, this.step) : make("span"), button);
+    return make(
+      "div",
+      { class: "rival" },
+      make("span", { class: "word" }, word),
+      bar,
+      make("span", { class: "number" }, percent(p / 1000)),
+      points.length > 1 ? trend(points, this.recording.start.steps, this.step) : make("span"),
+      button,
+    );
   }
 
   /**
@@ -180,9 +232,13 @@ export class Viewer {
    * @returns {[number, number][]}
    */
   bestAt(position) {
-    const frame = [...this.recording.frames.slice(0, this.now + 1)].reverse().find((each) => each.best[position]);
+    const frame = [...this.recording.frames.slice(0, this.now + 1)]
+      .reverse()
+      .find((each) => each.best[position]);
     const flat = frame?.best[position] ?? [];
-    return flat.flatMap((token, i) => (i % 2 ? [] : [/** @type {[number, number]} */ ([token, flat[i + 1]])]));
+    return flat.flatMap((token, i) =>
+      i % 2 ? [] : [/** @type {[number, number]} */ ([token, flat[i + 1]])],
+    );
   }
 }
 
