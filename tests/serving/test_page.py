@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 from browser import chromium, page_of
+from playground import running
 from tiny import cdcd_main
 
 import cdcd
@@ -257,6 +258,19 @@ def test_odd_links_are_as_none(page, address):
     for fragment in ("s=%%%", "s=e30", f"s={packed}", "token=", "x"):
         visit(page, f"{address}/#{fragment}")
         assert page.get_by_label("Text with gaps").input_value() == "One sunny day Mia [*]"
+
+
+def test_a_token_comes_with_the_address_and_stays_out_of_links(browser, models):
+    with running(models, token="a-good-token") as address:
+        with page_of(browser) as page:
+            visit(page, f"{address}/#token=a-good-token")
+            assert "token" not in page.url
+            page.get_by_role("button", name="Fill the gaps").click()
+            finish(page)
+            assert "token" not in page.url
+        with page_of(browser, "status of 401") as page:
+            page.goto(address)
+            assert "a token is needed" in page.get_by_role("alert").inner_text()
 
 
 @pytest.mark.parametrize(

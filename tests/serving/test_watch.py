@@ -34,6 +34,12 @@ def test_on_a_terminal_every_step_can_be_seen(runs, terminal, name):
     assert "nats" not in last
 
 
+def test_of_several_batches_the_number_of_steps_is_shown(runs, terminal):
+    command = ["sample", runs["stories"], "--watch", "--num-samples", "3", "--batch-size", "2"]
+    assert cdcd_main(*command) == 0
+    assert "nats" not in terminal.getvalue()
+
+
 def test_where_there_is_no_terminal_the_output_is_plain(runs, capsys):
     command = ["infill", runs["stories"], "Mia [4] home."]
     outputs = []

@@ -75,7 +75,9 @@ def _steps_display(
     console: Console,
 ) -> Watch | SamplingProgress:
     """Returns what is shown of the steps: the text, if that is asked for on a terminal, or their number."""
-    if not options.watch or options.json or not console.is_terminal:
+    # The first of one batch can be watched; of several batches, their number is more.
+    is_one = len(canvases) * options.num_samples * options.best_of <= options.batch_size
+    if not (options.watch and is_one and console.is_terminal) or options.json:
         return SamplingProgress()
     changes = model.resolved(options.change, settings) if options.change else []
     return Watch(Snapshots(canvases[0], changes), model.tokenizer, Console())

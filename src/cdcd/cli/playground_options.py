@@ -25,7 +25,7 @@ def add_playground_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch",
         action="store_true",
-        help="show the text while it becomes certain, where stdout is a terminal",
+        help="show the text, of several the first, while it becomes certain, where stdout is a terminal",
     )
     parser.add_argument(
         "--replay",

@@ -28,7 +28,16 @@ from cdcd.serving.translation import Sentence, translate
 
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 FILES = (
-    *("style.css", "icon.svg", "app.js", "chart.js", "column.js", "dom.js", "editor.js", "panel.js"),
+    *(
+        "style.css",
+        "icon.svg",
+        "app.js",
+        "chart.js",
+        "column.js",
+        "dom.js",
+        "editor.js",
+        "panel.js",
+    ),
     *("playground.js", "share.js", "stream.js", "tokens.js", "translate.js", "viewer.js"),
 )
 """The files of the page, besides index.html."""

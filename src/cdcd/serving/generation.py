@@ -15,7 +15,7 @@ from cdcd.diffusion.sampling import SamplingConfig, time_grid
 from cdcd.diffusion.warping import NoiseSchedule, from_unit
 from cdcd.inference.changes import Change
 from cdcd.inference.model import Model
-from cdcd.inference.snapshots import AnyStep, Snapshot, Snapshots, parts_of
+from cdcd.inference.snapshots import REPLACED, AnyStep, Snapshot, Snapshots, parts_of
 from cdcd.inference.text_model import Canvas, DiffusionTextModel, Generated, TextModel
 from cdcd.serving.limits import Limits
 
@@ -166,4 +166,5 @@ def word_of(model: TextModel, token: int) -> str:
     """Returns a token as a person reads it: as text, or by its name where it has none."""
     if token in UNSEEN:
         return UNSEEN[token]
-    return model.tokenizer.decode([token]).strip() or model.tokenizer.piece(token)
+    text = model.tokenizer.decode([token]).strip()
+    return model.tokenizer.piece(token) if not text or REPLACED in text else text
