@@ -3,6 +3,8 @@
 import base64
 import re
 import shlex
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 from browser import chromium, page_of
@@ -65,7 +67,6 @@ def test_select_a_gap_run_scrub_renoise_and_reload(page, runs):
     """The whole way, which ends in a link that gives the same text, and in commands that do."""
     box = choose(page, "Mia was at the market.", 4, 10)
     page.get_by_role("button", name="Make a gap").click()
-    page.wait_for_timeout(0)
     page.locator(".size", has_text="2 tokens").wait_for()
     assert box.input_value() == "Mia [2] the market."
     page.get_by_title("One token more").click()
@@ -113,9 +114,6 @@ def test_select_a_gap_run_scrub_renoise_and_reload(page, runs):
 
 
 def check_command(command, text):
-    from contextlib import redirect_stdout
-    from io import StringIO
-
     with redirect_stdout(StringIO()) as printed:
         assert cdcd_main(*shlex.split(command)[1:]) == 0
     assert printed.getvalue() == f"{text}\n"

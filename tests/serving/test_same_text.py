@@ -1,10 +1,16 @@
 """The command and the Python of a text give the same text; frames are those of the sample."""
 
 import json
+import shlex
+from io import BytesIO, TextIOWrapper
 
 import pytest
 from playground import of_kind, stream
 from tiny import cdcd_main
+
+from cdcd.serving.generation import Prompt
+from cdcd.serving.recipes import Source, text_command
+from cdcd.serving.replay import replay_page
 
 CASES = {
     "plain": {"text": "Mia was [4]. [*]", "seed": 3},
@@ -38,8 +44,6 @@ def test_the_recipes_give_the_same_text(client, capfd, body):
 
 def shown_by(end, capfd):
     """Returns what the command and the lines of Python print."""
-    import shlex
-
     capfd.readouterr()
     program, *words = shlex.split(end["command"])
     assert program == "cdcd"
@@ -64,9 +68,6 @@ def test_other_models_have_recipes_too(client, capfd, name):
 
 
 def test_a_text_that_begins_with_a_dash_is_no_option(runs):
-    from cdcd.serving.generation import Prompt
-    from cdcd.serving.recipes import Source, text_command
-
     command = text_command(Source(str(runs["stories"])), Prompt(text="--json [2]"))
     assert command.endswith("-- " + str(runs["stories"]) + " '--json [2]'")
 
@@ -105,8 +106,6 @@ def test_the_steps_lie_on_the_warp(client, model):
 
 
 def test_translations_their_choice_and_their_recipes(client, capfd, monkeypatch):
-    from io import BytesIO, TextIOWrapper
-
     text = "Anna gets up at half past two."
     body = {"text": text, "num_samples": 4, "seed": 2, "settings": {"num_steps": 3}}
     events = stream(client, "/translate", **body)
@@ -166,8 +165,6 @@ def test_a_replay_loads_nothing_and_its_data_cannot_leave_their_element(client):
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
     assert "import " not in page.split("<script>")[1]
     assert "export " not in page.split("<script>")[1]
-    from cdcd.serving.replay import replay_page
-
     hostile = replay_page({"start": {}, "frames": [], "words": {}, "end": None, "command": text})
     assert hostile.count("</script>") == 2
     assert json.loads(recording_in(hostile))["command"] == text
