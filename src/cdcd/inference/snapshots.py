@@ -18,7 +18,7 @@ from cdcd.inference.unmasking import UnmaskingStep
 AnyStep = StepInfo | UnmaskingStep | DecodingStep
 NUM_BEST = 5
 REPLACED = "\ufffd"
-"""What stands for bytes that are no character."""
+"""The character that stands for bytes that are none."""
 
 
 @dataclass(frozen=True)
