@@ -56,7 +56,9 @@ imports: .venv/dev
 
 .venv/dev: .venv/created pyproject.toml constraints.txt
 	$(INSTALL) ".[dev]"
+	@# TypeScript checks the page of the playground; without npm that test is skipped.
+	@! command -v npm > /dev/null || npm ci --silent --no-audit --no-fund || true
 	@touch $@ .venv/plot
 
 clean:
-	rm -rf .venv
+	rm -rf .venv node_modules

@@ -34,6 +34,7 @@ REFERENCE = {
     "Settings": ["config", "presets"],
     "cdcd.training": ["training"],
     "cdcd.evaluation": ["evaluation"],
+    "cdcd.serving": ["serving"],
 }
 """Titles of the reference's pages, with the modules and packages that each shows."""
 LINK = re.compile(r"(?P<before>\]\()(?P<path>(?!https?:|mailto:|#)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")

@@ -182,6 +182,9 @@ def test_the_options_of_sample_are_the_fields_of_its_settings(capsys):
         "help",
         "setting",
         "decoder",
+        "change",
+        "watch",
+        "replay",
     }
     fields = {
         field.name.replace("_", "-")

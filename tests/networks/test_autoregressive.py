@@ -336,7 +336,7 @@ def test_callback_and_sequences_that_are_given_whole():
     whole = decode(model, tokens, prefixes(7, 7, 7), uniform(BATCH), DecodingConfig())
     assert (whole == tokens).all()
     decode(model, tokens, prefixes(2, 3, 7), uniform(BATCH), DecodingConfig(), callback=seen.append)
-    assert seen == [2, 3, 4, 5, 6]
+    assert [step.index for step in seen] == [2, 3, 4, 5, 6]
 
 
 def test_mistakes_are_explained():

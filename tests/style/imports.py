@@ -24,7 +24,7 @@ LAYERS = [
     ["inference"],
     ["cdcd"],
     ["evaluation", "benchmarks"],
-    ["reproduction"],
+    ["reproduction", "serving"],
     ["cli"],
     ["__main__"],
 ]

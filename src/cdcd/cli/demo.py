@@ -30,6 +30,7 @@ SCORE_TEMPERATURES = (1.0, 0.9, 0.8, 0.5)
 GUIDANCE_SCALES = (1.0, 2.0, 4.0)
 NUM_JUDGED = 128
 NEXT = """\
+  cdcd serve {out}
   cdcd sample {out} --prompt "One rainy evening Tom" --num-samples 4 --score-temperature 0.8
   cdcd infill {out} "Emma was [4]. She [4]. [6]. [3]. Who has the [1] now? [2]"
   cdcd sample {out} --solver heun --num-steps 20 --json

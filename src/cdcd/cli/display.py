@@ -7,6 +7,7 @@ from rich.text import Text
 from cdcd.cli.messages import printable
 from cdcd.data.tokenizers import Tokenizer
 from cdcd.diffusion.sampling import StepInfo
+from cdcd.inference.decoding import DecodingStep
 from cdcd.inference.text_model import Generated
 from cdcd.inference.unmasking import UnmaskingStep
 
@@ -16,8 +17,7 @@ GIVEN_STYLE = "bold cyan"
 class SamplingProgress:
     """A progress bar on stderr, used as a callback: by steps, by positions filled, or by the share done."""
 
-    def __init__(self, length: int, what: str = "sampling") -> None:
-        self.length = length
+    def __init__(self, what: str = "sampling") -> None:
         console = Console(stderr=True)
         self.progress = Progress(
             TextColumn(what),
@@ -30,13 +30,13 @@ class SamplingProgress:
         )
         self.task = self.progress.add_task("sample", total=None, text="")
 
-    def __call__(self, info: StepInfo | UnmaskingStep | int | float) -> None:
-        if isinstance(info, float):
+    def __call__(self, info: StepInfo | UnmaskingStep | DecodingStep | float) -> None:
+        if isinstance(info, float | int):
             done, total, text = info, 1.0, f"{info:.0%}"
-        elif isinstance(info, int):
-            done, total, text = info + 1, self.length, f"token {info + 1}"
         else:
-            done, total, text = info.index + 1, info.num_steps, f"t = {info.t:.3g}"
+            is_token = isinstance(info, DecodingStep)
+            text = f"token {info.index + 1}" if is_token else f"t = {info.t:.3g}"
+            done, total = info.index + 1, info.num_steps
         self.progress.update(self.task, total=total, completed=done, text=text)
 
     def __enter__(self) -> "SamplingProgress":

@@ -1,7 +1,7 @@
 """`cdcd sample` and `cdcd infill`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,8 +9,12 @@ from rich.console import Console
 
 from cdcd.cli.display import SamplingProgress, marked
 from cdcd.cli.model_options import chosen_settings, load_options
+from cdcd.cli.translate import check_out
+from cdcd.cli.watch import Watch
+from cdcd.files import write_atomically
 from cdcd.inference.load import load
-from cdcd.inference.text_model import Canvas, Generated, TextModel
+from cdcd.inference.snapshots import AnyStep, Snapshots
+from cdcd.inference.text_model import Canvas, Generated, TextModel, as_prompt
 
 
 def sample(options: Any) -> None:
@@ -30,28 +34,79 @@ def infill(options: Any) -> None:
 
 
 def _generate(options: Any, model: TextModel, canvases: Sequence[Canvas], **more: Any) -> None:
-    settings = chosen_settings(options)
-    with SamplingProgress(model.length) as progress:
+    settings, console = chosen_settings(options), Console(soft_wrap=True)
+    recorder = _recorder(options, model, canvases, settings, more)
+    with _steps_display(options, model, canvases, settings, console) as show:
+
+        def callback(info: AnyStep) -> None:
+            show(info)
+            if recorder is not None:
+                recorder(info)
+
         generated = model.generate(
             canvases,
             num_samples=options.num_samples,
             seed=options.seed,
             best_of=options.best_of,
             batch_size=options.batch_size,
-            callback=progress,
+            changes=options.change,
+            callback=callback,
             **settings,
             **more,
         )
+    if recorder is not None:
+        write_atomically(options.replay, recorder.page(generated[0]).encode())
     if options.json:
         report = {"settings": settings, "samples": [_as_dict(each) for each in generated]}
         print(json.dumps(report, ensure_ascii=False))
         return
-    console = Console(soft_wrap=True)
     for each in generated:
         if console.is_terminal:
             console.print(marked(each, model.tokenizer))
         else:
             print(each.text)
+
+
+def _steps_display(
+    options: Any,
+    model: TextModel,
+    canvases: Sequence[Canvas],
+    settings: Mapping[str, Any],
+    console: Console,
+) -> Watch | SamplingProgress:
+    """Returns what is shown of the steps: the text, if that is asked for on a terminal, or their number."""
+    # The first of one batch can be watched; of several batches, their number is more.
+    is_one = len(canvases) * options.num_samples * options.best_of <= options.batch_size
+    if not (options.watch and is_one and console.is_terminal) or options.json:
+        return SamplingProgress()
+    changes = model.resolved(options.change, settings) if options.change else []
+    return Watch(Snapshots(canvases[0], changes), model.tokenizer, Console())
+
+
+def _recorder(
+    options: Any,
+    model: TextModel,
+    canvases: Sequence[Canvas],
+    settings: Mapping[str, Any],
+    more: Mapping[str, Any],
+) -> Any:
+    """Returns the recorder of a replay, if one is asked for."""
+    if options.replay is None:
+        return None
+    if len(canvases) * options.num_samples * options.best_of > 1 or any(more.values()):
+        raise ValueError(
+            "--replay is of one whole sample: leave out --num-samples, --best-of, --length, --ignore-eos "
+            "and all prompts but one"
+        )
+    check_out(options.replay, "--replay")
+    from cdcd.serving.generation import Prompt
+    from cdcd.serving.recipes import Source
+    from cdcd.serving.replay import Recorder
+
+    text = options.text if hasattr(options, "text") else as_prompt(options.prompt)
+    seed, changes = options.seed, options.change
+    prompt = Prompt(text=text, seed=seed, settings=settings, changes=changes)
+    return Recorder(model, Source(str(options.run), options.device), prompt)
 
 
 def _as_dict(generated: Generated) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.cli.parser import Fields, add_main_fields
+from cdcd.cli.playground_options import add_playground_options
 from cdcd.settings import (
     Batch,
     Repeats,
@@ -131,6 +132,7 @@ def distill_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
 def sample_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
     _generation_options(parser, "samples for each text")
     _best_of(parser)
+    add_playground_options(parser)
     prompts = parser.add_mutually_exclusive_group()
     prompts.add_argument("--prompt", metavar="TEXT", default="", help="begin with this text")
     _path(prompts, "--prompt-file", "PATH", "one prompt a line")
@@ -144,10 +146,11 @@ def sample_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
 def infill_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
     _generation_options(parser, "samples for each text")
     _best_of(parser)
+    add_playground_options(parser)
     parser.add_argument(
         "text",
         metavar="TEXT",
-        help=r"a text with gaps: [5] stands for five tokens; \[5] is plain text",
+        help=r"a text with gaps: [5] stands for five tokens, [*] at the end for any number; \[5] is plain text",
     )
     _setting_options(parser, whole, _MAIN_SAMPLING)
 

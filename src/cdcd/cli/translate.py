@@ -27,7 +27,7 @@ def translate(options: Any) -> None:
     pieces, warnings = arrange(lines, translator, options.long)
     for warning in (*warnings, *unknown_words(lines, translator)):
         say(f"{options.parser.prog}: warning: {one_line(warning)}")
-    with SamplingProgress(1, "translating") as progress:
+    with SamplingProgress("translating") as progress:
         translated = translator.translate(
             pieces.texts,
             num_samples=options.num_samples,
@@ -51,14 +51,14 @@ def translate(options: Any) -> None:
 # Files
 
 
-def check_out(out: Path | None) -> None:
+def check_out(out: Path | None, option: str = "--out") -> None:
     """Raises now an error that would otherwise come at the end."""
     if out is None:
         return
     if not out.parent.is_dir():
-        raise ValueError(f"--out is {out}, but there is no folder {out.parent}; make it first")
+        raise ValueError(f"{option} is {out}, but there is no folder {out.parent}; make it first")
     if out.exists() and not out.is_file():
-        raise ValueError(f"--out is {out}, which is no file; choose another")
+        raise ValueError(f"{option} is {out}, which is no file; choose another")
 
 
 def write(text: str, out: Path | None) -> None:

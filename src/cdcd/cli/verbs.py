@@ -58,13 +58,13 @@ VERBS = [
         "sample",
         "generate",
         "generate text, with or without a prompt",
-        "RUN [--prompt TEXT] [--num-samples INT] [--seed INT] [--setting VALUE …]",
+        "RUN [--prompt TEXT] [--num-samples INT] [--seed INT] [--watch] [--setting VALUE …]",
     ),
     Verb(
         "infill",
         "generate",
         "fill the gaps of a text",
-        "RUN TEXT [--num-samples INT] [--seed INT] [--setting VALUE …]",
+        "RUN TEXT [--num-samples INT] [--seed INT] [--watch] [--setting VALUE …]",
     ),
     Verb(
         "translate",
@@ -91,6 +91,14 @@ VERBS = [
         "evaluate",
         "measure texts or translations of runs, beside real ones and a baseline's",
         "RUN [RUN …] [--judge RUN|hf:NAME] [--baseline RUN] [--sweep NAME=VALUE,VALUE …] [--counts INT,INT]",
+    ),
+    Verb(
+        "serve",
+        "serve",
+        "start the playground: a page, and an interface for programs",
+        "RUN [RUN …] [--port INT] [--host ADDRESS]",
+        options="playground_options",
+        has_settings=False,
     ),
     Verb(
         "data",

@@ -1,9 +1,8 @@
 """Sampling (§2.1, §6.4): noise -> [prediction -> score -> step] × N -> prediction -> tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Annotated, Literal
 
 import torch
@@ -19,6 +18,7 @@ from cdcd.diffusion.solvers import (
     PutBack,
     Rule,
     Slope,
+    Step,
     StepNoise,
     StochasticSolver,
     euler_step,
@@ -111,6 +111,8 @@ class StepInfo:
     num_steps: int
     t: float
     estimate: Estimate
+    step: Step | None = None
+    """The step itself, from which sampling can go on; none where the decoder is no solver."""
 
     @property
     def x0_hat(self) -> Float[Tensor, "batch seq embed"]:
@@ -122,6 +124,22 @@ class StepInfo:
         logits = self.estimate.logits
         precision = torch.promote_types(logits.dtype, torch.float32)
         return torch.softmax(logits, dim=-1, dtype=precision)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a trajectory between two steps: sampling goes on from it as if it had not stopped."""
+
+    index: int
+    """Number of steps that are done."""
+    x: Float[Tensor, "batch seq embed"]
+    last: Step | None = None
+
+    @classmethod
+    def after(cls, info: StepInfo) -> "Point":
+        """Returns the point at the end of a step."""
+        assert info.step is not None
+        return cls(info.index + 1, info.step.x, info.step)
 
 
 @dataclass(frozen=True)
@@ -191,7 +209,52 @@ def rule_of_step(
     return partial(solver.step, PutBack(noise_at(index), config.eta, embed))
 
 
+def begin(
+    noise: Float[Tensor, "batch seq embed"],
+    times: Float[Tensor, " steps"],
+    config: SamplingConfig,
+) -> Point:
+    """Returns the point before the first step, made of unit Gaussian noise."""
+    return Point(0, times[0].to(noise) * config.initial_noise_scale * noise)
+
+
 @torch.no_grad()
+def steps(
+    estimator: Estimator,
+    table: Float[Tensor, "vocab embed"],
+    start: Point,
+    times: Float[Tensor, " steps"],
+    config: SamplingConfig,
+    *,
+    noise_at: NoiseAt | None = None,
+) -> Iterator[StepInfo]:
+    """Takes the steps along `times` that are left after `start`, one at a time."""
+    slope = Slope(estimator, config.score_temperature, config.has_exact_temperature)
+    # Read once: a device that is asked at every step waits at every step.
+    times, levels = times.to(start.x), times.tolist()
+    x, step = start.x, start.last
+    for index in range(start.index, len(levels) - 1):
+        rule = rule_of_step(index, levels, table, config, noise_at)
+        step = rule(slope, x, times[index], times[index + 1], step)
+        x = step.x
+        yield StepInfo(index, len(levels) - 1, levels[index], step.estimate, step)
+
+
+@torch.no_grad()
+def finish(
+    estimator: Estimator,
+    table: Float[Tensor, "vocab embed"],
+    last: Step,
+    t_min: Float[Tensor, ""],
+    config: SamplingConfig,
+) -> Sample:
+    """Predicts the tokens at the end of the last step."""
+    if config.final_prediction == "nearest":
+        return Sample(nearest_token(last.estimate.x0_hat, table), last.x)
+    final = estimator(last.x, t_min.to(last.x).expand(len(last.x)), last.estimate.state)
+    return Sample(final.logits.argmax(-1), last.x)
+
+
 def sample(
     estimator: Estimator,
     table: Float[Tensor, "vocab embed"],
@@ -206,17 +269,10 @@ def sample(
 
     `noise_at` returns the random numbers of a step, for solvers that put noise back.
     """
-    slope = Slope(estimator, config.score_temperature, config.has_exact_temperature)
-    # Read once: a device that is asked at every step waits at every step.
-    times, levels = times.to(noise), times.tolist()
-    x, step = times[0] * config.initial_noise_scale * noise, None
-    for index, (t, t_next) in enumerate(pairwise(times)):
-        step = rule_of_step(index, levels, table, config, noise_at)(slope, x, t, t_next, step)
-        x = step.x
+    start, last = begin(noise, times, config), None
+    for info in steps(estimator, table, start, times, config, noise_at=noise_at):
+        last = info.step
         if callback is not None:
-            callback(StepInfo(index, config.num_steps, levels[index], step.estimate))
-    assert step is not None
-    if config.final_prediction == "nearest":
-        return Sample(nearest_token(step.estimate.x0_hat, table), x)
-    final = estimator(x, times[-1].expand(len(x)), step.estimate.state)
-    return Sample(final.logits.argmax(-1), x)
+            callback(info)
+    assert last is not None
+    return finish(estimator, table, last, times[-1], config)

@@ -5,6 +5,7 @@ number, one for each row and position. So a text depends on its own row of numbe
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,19 @@ from cdcd.networks.autoregressive_text import AutoregressiveTextNetwork
 from cdcd.networks.autoregressive_translation import AutoregressiveTranslationNetwork
 from cdcd.networks.encoder_decoder import EncodedSource
 from cdcd.seeding import generator_for
+
+
+@dataclass(frozen=True)
+class DecodingStep:
+    """A position that was just filled, as a callback gets it."""
+
+    index: int
+    num_steps: int
+    """Number of positions of a sequence."""
+    tokens: Int[Tensor, "batch seq"]
+    """Those so far; what follows the position is not to be read."""
+    logits: Float[Tensor, "batch vocab"]
+    """Those of the position."""
 
 
 def draw_uniform(seeds: Sequence[tuple[int, ...]], length: int) -> Float[Tensor, "batch seq"]:
@@ -36,7 +50,7 @@ def decode(
     *,
     source: EncodedSource | None = None,
     suppress: Sequence[int] = (),
-    callback: Callable[[int], None] | None = None,
+    callback: Callable[[DecodingStep], None] | None = None,
 ) -> Int[Tensor, "batch seq"]:
     """Continues each row's given tokens, which come first; tokens that are not given are not read.
 
@@ -67,7 +81,7 @@ def decode(
             if has_ended.all():
                 break
         if callback is not None:
-            callback(i)
+            callback(DecodingStep(i, length, filled, logits))
     return filled
 
 

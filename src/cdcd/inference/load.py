@@ -60,6 +60,11 @@ def load_translator(run: str | Path, **options: Any) -> Translator:
     return model
 
 
+def load_any(run: str | Path, **options: Any) -> TextModel | Translator:
+    """Loads a run's last checkpoint, of whatever task; the options are those of `load`."""
+    return _load(run, **options)
+
+
 def _load(
     run: str | Path,
     checkpoint: int | None = None,

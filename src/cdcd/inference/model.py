@@ -128,7 +128,7 @@ class DiffusionSampler:
             raise ValueError(
                 "this model was trained without masks: condition it with --replacement true"
             )
-        is_guided = config.guidance_scale != 1.0 and (has_given or condition is not None)
+        is_guided = guides(config, has_given or condition is not None)
         embedding, given, is_dropped = self.run.embedding, F.embedding(tokens, self.table), None
         visible = torch.ones_like(is_noisy) if config.replacement else is_noisy
         if is_guided:
@@ -162,6 +162,12 @@ class DiffusionSampler:
             estimator = Guided(estimator, config.guidance_scale)
         return estimator if self.recorder is None else self.recorder(estimator)
 
+    def state_form(
+        self, is_noisy: Bool[Tensor, "batch seq"], settings: SamplingConfig
+    ) -> tuple[bool, bool]:
+        """Returns whether the state of an estimator has two branches, and whether predictions are fed back."""
+        return guides(settings, not bool(is_noisy.all())), settings.self_conditioning
+
     def solve(
         self,
         estimator: Estimator,
@@ -179,6 +185,11 @@ class DiffusionSampler:
         """Returns noise at the highest noise level, and that level for each row."""
         t_max = self.run.process.t_max
         return t_max * noise, noise.new_full((len(noise),), t_max)
+
+
+def guides(settings: SamplingConfig, has_given: bool) -> bool:
+    """Returns whether there is guidance: it is set, and there is something to guide by."""
+    return settings.guidance_scale != 1.0 and has_given
 
 
 def check_counts(**counts: int) -> None:

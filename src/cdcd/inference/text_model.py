@@ -2,7 +2,7 @@
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,8 +15,16 @@ from cdcd.config import DecodingConfig
 from cdcd.data.vocabulary import EOS, PAD
 from cdcd.diffusion.masked import UnmaskingConfig
 from cdcd.diffusion.sampling import SamplingConfig
+from cdcd.inference.changes import (
+    Change,
+    ResolvedChange,
+    Stage,
+    given_after,
+    resolve,
+    solve_in_stages,
+)
 from cdcd.inference.decoder_settings import DiffusionSettings
-from cdcd.inference.decoding import decode, draw_uniform, never_drawn
+from cdcd.inference.decoding import DecodingStep, decode, draw_uniform, never_drawn
 from cdcd.inference.denoising_score import denoising_scores
 from cdcd.inference.mask_predict import mask_predict
 from cdcd.inference.model import Callback, Model, check_counts
@@ -32,6 +40,13 @@ class Canvas:
     @property
     def is_noisy(self) -> list[bool]:
         return [token is None for token in self.tokens]
+
+    def after(self, changes: Sequence[ResolvedChange]) -> "Canvas":
+        """Returns the canvas with the tokens that changes give or free."""
+        changed = dict(enumerate(self.tokens))
+        for change in changes:
+            changed |= change.tokens
+        return Canvas(tuple(changed[i] for i in range(len(self.tokens))))
 
 
 @dataclass(frozen=True)
@@ -64,7 +79,7 @@ class TextModel(Model):
     def infill(self, text: str, **options: Any) -> str:
         r"""Returns a text with its gaps filled: `[5]` is a gap of five tokens, `\[5]` is plain text.
 
-        The options are those of `generate`.
+        `[*]`, at the end, is a gap of any length. The options are those of `generate`.
         """
         return self.generate(self.infill_canvas(text), **options)[0].text
 
@@ -81,27 +96,38 @@ class TextModel(Model):
         return Canvas((*tokens, *[None] * (self.length - len(tokens))))
 
     def infill_canvas(self, text: str) -> Canvas:
-        """Returns the canvas of a text with gaps, with its end."""
-        tokens: list[int | None] = []
-        for part in split_gaps(text):
-            if isinstance(part, int):
-                if not 1 <= part <= self.length:
-                    raise ValueError(
-                        f"a gap of [{part}] tokens cannot be filled: gaps have 1 to {self.length}"
-                    )
-                tokens += [None] * part
-            else:
-                tokens += self.tokenizer.encode(part, strict=True)
-        if None not in tokens:
+        """Returns the canvas of a text with gaps: it ends there, unless its last gap is of any length."""
+        parts = split_gaps(text)
+        is_open = parts[-1:] == [None]
+        tokens = self._with_gaps(parts[:-1] if is_open else parts)
+        if None not in tokens and not is_open:
             raise ValueError("there is no gap in the text; write [5] for a gap of five tokens")
-        if len(tokens) > self.length:
+        if len(tokens) + is_open > self.length:
             raise ValueError(
                 f"the text with its gaps has {len(tokens)} tokens, the model's sequences {self.length}"
             )
+        if is_open:
+            return Canvas((*tokens, *[None] * (self.length - len(tokens))))
         # The document ends here; padding follows, or another document.
         after = PAD if self.config.data.layout == "documents" else None
         ended = [*tokens, EOS, *[after] * (self.length - len(tokens) - 1)]
         return Canvas(tuple(ended[: self.length]))
+
+    def _with_gaps(self, parts: Sequence[str | int | None]) -> list[int | None]:
+        """Returns the tokens of texts and gaps; None is one to be generated."""
+        tokens: list[int | None] = []
+        for part in parts:
+            if part is None:
+                raise ValueError("a gap of any length, [*], can only be at the end of the text")
+            if isinstance(part, str):
+                tokens += self.tokenizer.encode(part, strict=True)
+            elif 1 <= part <= self.length:
+                tokens += [None] * part
+            else:
+                raise ValueError(
+                    f"a gap of [{part}] tokens cannot be filled: gaps have 1 to {self.length}"
+                )
+        return tokens
 
     def _checked_length(self, length: int | None) -> int:
         if length is not None and not 1 <= length <= self.length:
@@ -121,6 +147,7 @@ class TextModel(Model):
         ignore_eos: bool = False,
         best_of: int = 1,
         batch_size: int = 64,
+        changes: Sequence[Change] = (),
         callback: Callable[[Any], None] | None = None,
         **settings: Any,
     ) -> list[Generated]:
@@ -130,9 +157,14 @@ class TextModel(Model):
         of an autoregressive model those of DecodingConfig, of a masked one those of UnmaskingConfig. `length`
         is the number of tokens that are shown, up to the end of the document or, with `ignore_eos`, beyond it.
         Of `best_of` samples the one with the highest denoising score is kept, for each of `num_samples`.
+        `changes` are made in the course of sampling, each from a step on (see `inference.changes`).
         """
         check_counts(num_samples=num_samples, best_of=best_of, batch_size=batch_size)
         limit, chosen = self._checked_length(length), self.settings(settings)
+        resolved = self.resolved(changes, settings) if changes else []
+        more: dict[str, Any] = {"callback": callback}
+        if resolved:
+            more["changes"] = resolved
         score = self.scorer("best_of") if best_of > 1 else None
         canvases = [canvas] if isinstance(canvas, Canvas) else canvas
         jobs = [each for each in canvases for _ in range(num_samples * best_of)]
@@ -143,14 +175,22 @@ class TextModel(Model):
             rows = [[PAD if token is None else token for token in each.tokens] for each in batch]
             is_noisy = torch.tensor([each.is_noisy for each in batch], device=self.device)
             tokens = torch.tensor(rows, device=self.device)
-            filled = self.fill(tokens, is_noisy, seeds, chosen, callback=callback)
+            filled = self.fill(tokens, is_noisy, seeds, chosen, **more)
+            batch = [each.after(resolved) for each in batch]
             scores: list[float | None] = [None] * len(batch)
             if score is not None:
+                is_noisy = torch.tensor([each.is_noisy for each in batch], device=self.device)
                 scores = score(filled, is_noisy, seed).tolist()
             columns = zip(batch, seeds, filled.tolist(), scores, strict=True)
             for each, own_seed, row, value in columns:
                 done.append(self._generated(each, own_seed, row[:limit], ignore_eos, value))
         return done if best_of == 1 else best_by_score(done, best_of)
+
+    def resolved(
+        self, changes: Sequence[Change], settings: Mapping[str, Any]
+    ) -> list[ResolvedChange]:
+        """Returns changes with all settings, those of the sample among them."""
+        return resolve(changes, self.config, self.tokenizer, settings)
 
     @abstractmethod
     def fill(
@@ -165,7 +205,7 @@ class TextModel(Model):
         """Generates the noisy positions of sequences; row i draws from (seed, index) = seeds[i].
 
         The callback gets each step: a StepInfo of a diffusion model, an UnmaskingStep of a masked one, else
-        the position just filled.
+        a DecodingStep.
         """
 
     def _generated(
@@ -198,7 +238,10 @@ class DiffusionTextModel(TextModel):
         settings: DiffusionSettings,
         *,
         callback: Callback | None = None,
+        changes: Sequence[ResolvedChange] = (),
     ) -> Int[Tensor, "batch seq"]:
+        if changes:
+            return self._fill_in_stages(tokens, is_noisy, seeds, settings, callback, changes)
         draws = self.sampler.draw(seeds)
         estimator = partial(self.sampler.estimator, settings=settings, noise=draws.noise)
         if isinstance(settings, SamplingConfig):
@@ -209,6 +252,31 @@ class DiffusionTextModel(TextModel):
         return mask_predict(
             estimator, tokens, is_noisy, x, t, settings, u=draws.u, callback=callback
         ).tokens
+
+    def _fill_in_stages(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        is_noisy: Bool[Tensor, "batch seq"],
+        seeds: Sequence[tuple[int, int]],
+        settings: DiffusionSettings,
+        callback: Callback | None,
+        changes: Sequence[ResolvedChange],
+    ) -> Int[Tensor, "batch seq"]:
+        """Fills sequences in the stages between changes."""
+        assert isinstance(settings, SamplingConfig)
+        unchanged = ResolvedChange(0, {}, None, settings)
+        stages, form = [], None
+        for change in (unchanged, *changes):
+            tokens, is_noisy = given_after(change, tokens, is_noisy)
+            if change.seed is not None:
+                seeds = [(change.seed, index) for _, index in seeds]
+            draws, chosen = self.sampler.draw(seeds), change.settings
+            estimator = self.sampler.estimator(tokens, is_noisy, chosen, noise=draws.noise)
+            form, before = self.sampler.state_form(is_noisy, chosen), form
+            is_new = change.seed is not None
+            stages.append(Stage(change.step, estimator, draws, chosen, is_new, form != before))
+        predicted = solve_in_stages(self.sampler, stages, callback)
+        return torch.where(is_noisy, predicted, tokens)
 
     def scorer(self, option: str) -> Callable[..., Float[Tensor, " batch"]]:
         return self.scores
@@ -247,7 +315,11 @@ class AutoregressiveTextModel(TextModel):
     """An autoregressive language model: completes prompts, token by token."""
 
     def infill_canvas(self, text: str) -> Canvas:
-        raise ValueError("an autoregressive model cannot fill gaps: use a diffusion model")
+        if any(isinstance(part, int) for part in split_gaps(text)):
+            raise ValueError(
+                "an autoregressive model cannot fill gaps, only [*] at the end: use a diffusion model"
+            )
+        return super().infill_canvas(text)
 
     @torch.no_grad()
     def fill(
@@ -257,7 +329,7 @@ class AutoregressiveTextModel(TextModel):
         seeds: Sequence[tuple[int, int]],
         settings: DecodingConfig,
         *,
-        callback: Callable[[int], None] | None = None,
+        callback: Callable[[DecodingStep], None] | None = None,
     ) -> Int[Tensor, "batch seq"]:
         u = draw_uniform(seeds, tokens.shape[1]).to(self.device)
         asked = {"suppress": never_drawn(settings), "callback": callback}
@@ -271,15 +343,28 @@ def best_by_score(generated: Sequence[Generated], best_of: int) -> list[Generate
     return [max(group, key=lambda each: each.score or 0.0) for group in groups]
 
 
-def split_gaps(text: str) -> list[str | int]:
-    r"""Returns text and gaps in turn: "The [5] went" -> ["The", 5, " went"]; `\[5]` stays text."""
-    parts: list[str | int] = []
-    for piece in re.split(r"((?<!\\)\[\d+\])", text):
-        if re.fullmatch(r"\[\d+\]", piece):
+def split_gaps(text: str) -> list[str | int | None]:
+    r"""Returns text and gaps in turn: "The [5] went" -> ["The", 5, " went"]; `\[5]` stays text.
+
+    None is a gap of any length, `[*]`.
+    """
+    parts: list[str | int | None] = []
+    for piece in re.split(r"((?<!\\)\[(?:\d+|\*)\])", text):
+        if re.fullmatch(r"\[(\d+|\*)\]", piece):
             # The gap's first token brings its own space.
             if parts and isinstance(parts[-1], str):
                 parts[-1] = parts[-1].rstrip(" ")
-            parts.append(int(piece[1:-1]))
+            parts.append(None if piece == "[*]" else int(piece[1:-1]))
         elif piece:
-            parts.append(re.sub(r"\\(\[\d+\])", r"\1", piece))
+            parts.append(re.sub(r"\\(\[(?:\d+|\*)\])", r"\1", piece))
     return parts
+
+
+def escaped(text: str) -> str:
+    """Returns a text with gaps in which nothing of this text is one."""
+    return re.sub(r"(\[(?:\d+|\*)\])", r"\\\1", text)
+
+
+def as_prompt(text: str) -> str:
+    """Returns the text with gaps that a prompt is: it goes on to any length."""
+    return f"{escaped(text.rstrip())} [*]".lstrip()

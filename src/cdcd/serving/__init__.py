@@ -1,0 +1,1 @@
+"""The playground: an HTTP server of trained models, and its page."""
