@@ -22,11 +22,15 @@ def _options(names: set[str]) -> str:
 
 
 def evaluate(options: Any) -> None:
+    from cdcd.inference.names import open_named
     from cdcd.lock import locked
-    from cdcd.training.checkpoint import RunDirectory
+    from cdcd.training.packed_model import PackedModel
 
-    task = RunDirectory(options.runs[0]).config.task
-    options.out = options.out or options.runs[0] / "evaluation"
+    first = open_named(options.runs[0])
+    is_packed, task = isinstance(first, PackedModel), first.config.task
+    # An installed model is not written into.
+    name = Path(f"evaluation-{first.path.name}") if is_packed else options.runs[0] / "evaluation"
+    options.out = options.out or name
     evaluation = evaluate_likelihoods if options.likelihood else evaluate_texts
     if task == "translation":
         evaluation = evaluate_translations

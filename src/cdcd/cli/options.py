@@ -161,8 +161,8 @@ def translate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
         "--source",
         metavar="FILE|-",
         type=argument(str),
-        required=True,
-        help="text with a sentence a line; -: stdin",
+        default="-",
+        help="text with a sentence a line; -: stdin, the default",
     )
     _path(parser, "--out", "FILE", "output file (default: stdout)")
     parser.add_argument(

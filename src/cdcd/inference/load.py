@@ -21,7 +21,8 @@ from cdcd.inference.text_model import (
 from cdcd.inference.translator import AutoregressiveTranslator, DiffusionTranslator, Translator
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.training.build import build_model
-from cdcd.training.checkpoint import RunDirectory, without_prefix
+from cdcd.inference.names import open_named
+from cdcd.training.checkpoint import without_prefix
 
 MODELS: dict[tuple[str, str], type[TextModel | Translator]] = {
     ("text", "diffusion"): DiffusionTextModel,
@@ -67,7 +68,7 @@ def _load(
     dtype: str = "auto",
     compile: str = "auto",
 ) -> TextModel | Translator:
-    directory = RunDirectory(Path(run))
+    directory = open_named(run)
     saved = directory.load(checkpoint)
     config, tokenizer = directory.config, directory.tokenizer
     own_device = choose_device(device)
