@@ -200,7 +200,8 @@ def plot_options(parser: argparse.ArgumentParser) -> None:
 
 
 def demo_options(parser: argparse.ArgumentParser) -> None:
-    _path(parser, "--out", "RUN", "run directory", default=Path("runs/demo"))
+    _path(parser, "--out", "RUN", "run directory of --train", default=Path("runs/demo"))
+    parser.add_argument("--train", action="store_true", help="train a small model here and show it")
 
 
 def bench_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
@@ -257,6 +258,8 @@ def evaluate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
         action="store_true",
         help="likelihood of held-out text under language models, without samples or a judge",
     )
+    check = "judge documents exactly: molecules, chess, chorales, quatrains, dialogues, tales"
+    parser.add_argument("--check", metavar="NAME", type=argument(str), help=check)
     parser.add_argument(
         "--data", metavar="PATH", type=argument(str), help="the runs' text, if it has moved"
     )

@@ -63,7 +63,9 @@ def read_facts(path: Path, name: str) -> Facts:
         raise ValueError(f"{path} is not TOML in UTF-8 ({error})") from None
     if not isinstance(tables.get(name), dict):
         raise unknown(f"model in {path}:", name, tables)
-    facts = {k: tuple(v) if isinstance(v, list) else v for k, v in tables[name].items()}
+    facts: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in tables[name].items()
+    }
     kinds = {field.name: type(field.default) for field in fields(Facts)}
     for key, value in facts.items():
         if key not in kinds:
@@ -223,9 +225,9 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     else:
         measures = dict(row.get("measured", [{}])[0])
         measures |= {"mauve": row.get("mean", {}).get("mauve")}
-    names = {"nll": "AR-NLL", "bleu": "BLEU", "chrf": "chrF", "mauve": "MAUVE"}
+    names: dict[str, str] = {"nll": "AR-NLL", "bleu": "BLEU", "chrf": "chrF", "mauve": "MAUVE"}
     return {
-        names.get(name, name.replace("_", " ")): _interval(value)
+        names.get(name) or str(name).replace("_", " "): _interval(value)
         for name, value in measures.items()
         if isinstance(value, dict) and isinstance(value.get("value"), int | float)
     }

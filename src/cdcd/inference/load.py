@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.diffusion.warping import TimeWarp
+from cdcd.inference.names import open_named
 from cdcd.inference.text_model import (
     AutoregressiveTextModel,
     DiffusionTextModel,
@@ -21,7 +22,6 @@ from cdcd.inference.text_model import (
 from cdcd.inference.translator import AutoregressiveTranslator, DiffusionTranslator, Translator
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.training.build import build_model
-from cdcd.inference.names import open_named
 from cdcd.training.checkpoint import without_prefix
 
 MODELS: dict[tuple[str, str], type[TextModel | Translator]] = {

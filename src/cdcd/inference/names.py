@@ -49,15 +49,13 @@ def find_run(name: str | Path) -> Path:
 
 def installed_models() -> dict[str, Path]:
     """Returns the folders of the installed models by their names, in alphabetical order."""
-    folders = [
-        folder
-        for root in _roots()
-        if root.is_dir()
-        for folder in root.iterdir()
-        if (folder / PACKED).is_file()
-    ]
-    # The first of two models of one name counts.
-    return {folder.name: folder for folder in sorted(reversed(folders), key=lambda f: f.name)}
+    models: dict[str, Path] = {}
+    for root in filter(Path.is_dir, _roots()):
+        for folder in root.iterdir():
+            if (folder / PACKED).is_file():
+                # The first of two models of one name counts.
+                models.setdefault(folder.name, folder)
+    return dict(sorted(models.items()))
 
 
 def _roots() -> list[Path]:
