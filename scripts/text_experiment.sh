@@ -1,9 +1,10 @@
-# The stages that captions.sh and enwiki.sh share; each script sets its own options and sources this file.
+# The stages that captions.sh, enwiki.sh, stories.sh and gallery.sh share; each script sets its own options and sources this file.
 #
 # A stage that is done is not done again, and one that was interrupted goes on. TRAINING_OPTIONS and
 # EVALUATION_OPTIONS come last on the command lines, to try a script out.
 # shellcheck shell=bash disable=SC2034,SC2154
 set -euo pipefail
+here=$(dirname "$0")
 data=$1 out=$2
 shift 2
 stages=${*:-prepare judge baseline diffusion masked evaluate}
@@ -20,8 +21,19 @@ train() { # NAME OPTION …
   local name=$1
   shift
   [ -e "$out/$name/done" ] && return
+  local started=$SECONDS
   $cdcd train --resume auto "${size[@]}" --out "$out/$name" "$@" "${more_training[@]}" | tee -a "$out/$name.log"
+  echo $((SECONDS - started)) >>"$out/$name.seconds"
   touch "$out/$name/done"
+}
+
+# Writes a model into a folder with its card; facts that no run knows are in models.toml.
+export_model() { # NAME FOLDER OPTION …
+  local name=$1 folder=$2 machine
+  shift 2
+  machine=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1) || true
+  machine="one ${machine:-$(uname -m) CPU}, $(awk '{ s += $1 } END { printf "%.1f", s / 60 }' "$out/$name.seconds") minutes"
+  $cdcd export "$out/$name" --out "$folder" --facts "$here/models.toml" --machine "$machine" --replace "$@"
 }
 
 prepare_data() { # OPTION …

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from tiny import cdcd_main, tiny_config
 
-from cdcd.cli import demo
+from cdcd.cli import training_demo as demo
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ def plot_options(parser: argparse.ArgumentParser) -> None:
 
 
 def demo_options(parser: argparse.ArgumentParser) -> None:
-    _path(parser, "--out", "RUN", "run directory of --train", default=Path("runs/demo"))
+    _path(parser, "--out", "RUN", "run directory of --train (default: runs/demo)")
     parser.add_argument("--train", action="store_true", help="train a small model here and show it")
 
 

@@ -7,7 +7,7 @@ from cdcd.cli.messages import for_terminal
 from cdcd.evaluation.plots import Trace, plot_denoising, plot_time_warping, plot_training
 from cdcd.inference.load import load, load_translator
 from cdcd.inference.names import open_named
-from cdcd.inference.text_model import AutoregressiveTextModel, DiffusionTextModel, TextModel
+from cdcd.inference.text_model import AutoregressiveTextModel, Canvas, DiffusionTextModel, TextModel
 from cdcd.inference.translator import DiffusionTranslator, Translator
 from cdcd.training.logging import read_metrics
 from cdcd.training.packed_model import PackedModel
@@ -32,14 +32,23 @@ def draw_run(path: Path, out: Path | None = None, *, prompt: str = "", seed: int
     canvas = model.prompt_canvas(prompt)
     pictures = _draw_training(path, out, model)
     if not isinstance(model, AutoregressiveTextModel):
-        trace = Trace()
-        sample = model.generate(canvas, seed=seed, callback=trace)[0]
-        if not sample.tokens:
-            # An empty text has no picture: what follows its end has one.
-            sample = model.generate(canvas, seed=seed, ignore_eos=True)[0]
         pictures.append(out / "denoising.png")
-        plot_denoising(trace, sample.tokens, sample.is_given, model.tokenizer.piece, pictures[-1])
+        _draw_canvas(model, canvas, pictures[-1], seed)
     return pictures
+
+
+def draw_sample(model: TextModel, path: Path, *, prompt: str = "", seed: int = 0) -> None:
+    """Draws a sample of a diffusion or masked model while it is denoised."""
+    _draw_canvas(model, model.prompt_canvas(prompt), path, seed)
+
+
+def _draw_canvas(model: TextModel, canvas: Canvas, path: Path, seed: int) -> None:
+    trace = Trace()
+    sample = model.generate(canvas, seed=seed, callback=trace)[0]
+    if not sample.tokens:
+        # An empty text has no picture: what follows its end has one.
+        sample = model.generate(canvas, seed=seed, ignore_eos=True)[0]
+    plot_denoising(trace, sample.tokens, sample.is_given, model.tokenizer.piece, path)
 
 
 def _draw_training(path: Path, out: Path, model: TextModel | Translator) -> list[Path]:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,9 @@ def _card_options(parser: argparse.ArgumentParser) -> None:
         help="TOML with a table of the model's name: summary, licence, data, limits, … for its card",
     )
     parser.add_argument(
+        "--machine", metavar="TEXT", type=argument(str), help="machine and minutes of the training"
+    )
+    parser.add_argument(
         "--report",
         metavar="FILE",
         type=argument(Path),
@@ -77,6 +81,8 @@ def _export(options: Any, out: Path) -> Any:
     from cdcd.training.packed_model import write_packed
 
     facts = Facts() if options.facts is None else read_facts(options.facts, out.name)
+    if options.machine is not None:
+        facts = replace(facts, machine=options.machine)
     run = open_named(options.run)
     model = write_packed(
         run,

@@ -139,8 +139,8 @@ VERBS = [
     Verb(
         "demo",
         "demo",
-        "train a small model on the CPU and show its samples",
-        "[--out RUN]",
+        "show what installed models can do, or train a small one on the CPU and show it",
+        "[--train [--out RUN]]",
         has_settings=False,
     ),
 ]

@@ -7,7 +7,7 @@ the licence, the data, the commands, the limits. Numbers come from the reports o
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from cdcd.files import JSON_LIMIT, read_bounded, read_json
 from cdcd.inference.load import load
 from cdcd.inference.text_model import TextModel
+from cdcd.metrics.intervals import share_interval
 from cdcd.settings import unknown
 from cdcd.training.build import build_model
 from cdcd.training.logging import read_metrics
@@ -108,7 +109,7 @@ def _metadata(model: PackedModel, facts: Facts) -> str:
     """Returns the metadata that the hub reads, in YAML; texts as in JSON, which YAML contains."""
     config = model.config
     tags = ["cdcd", config.model, config.task]
-    tags += ["diffusion", "text-generation"] if config.model != "autoregressive" else []
+    tags += ["diffusion"] if config.model == "masked" else []
     pipeline = "translation" if config.task == "translation" else "text-generation"
     fields: dict[str, Any] = {
         "license": facts.licence.lower(),
@@ -221,7 +222,10 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     if "measures" in row:
         measures = row["measures"]
     elif "scores" in row:
-        measures = row["scores"]
+        measures = dict(row["scores"])
+        if exact := row.get("exact"):
+            right = share_interval(exact["num_right"], exact["num_sentences"])
+            measures["right"] = asdict(right)
     else:
         measures = dict(row.get("measured", [{}])[0])
         measures |= {"mauve": row.get("mean", {}).get("mauve")}

@@ -10,6 +10,7 @@
 | tales | the built-in stories | right by the grammar | all but the middle |
 """
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -168,7 +169,7 @@ def check_dialogue(text: str) -> dict[str, bool]:
     turns = [TURN.fullmatch(turn) for turn in text.split(" | ")]
     speakers = [turn[1] for turn in turns if turn is not None]
     is_whole = len(speakers) == len(turns)
-    alternates = all(a != b for a, b in zip(speakers, speakers[1:], strict=False))
+    alternates = all(a != b for a, b in itertools.pairwise(speakers))
     return {
         "turns": is_whole,
         "alternating": is_whole and len(turns) > 1 and alternates,
