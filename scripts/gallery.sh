@@ -40,16 +40,19 @@ one() { # NAME LENGTH TOKENIZER VOCABULARY STEPS BATCH WIDTH WEIGHTS
     # Bytes have no vocabulary to learn.
     local learnt=(--vocab-size "$vocabulary")
     if [ "$tokenizer" = bytes ]; then learnt=(); fi
+    local valid=(--valid-share 0.02)
+    if [ -e "$out/corpus/valid.txt" ]; then valid=(--valid-source "$out/corpus/valid.txt"); fi
     $cdcd data prepare --source "$out/corpus/train.txt" --test-source "$out/corpus/test.txt" \
-      --valid-share 0.02 --tokenizer "$tokenizer" "${learnt[@]}" --out "$out/data"
+      "${valid[@]}" --tokenizer "$tokenizer" "${learnt[@]}" --out "$out/data"
   fi
   size=(--preset small --data "$out/data" --data.length "$length" --data.layout documents
-    --network.num-blocks 6 --network.width "$width" --network.num-heads 4 --network.time-units 128
+    --network.num-blocks 6 --network.width "$width" --network.num-heads 4
     --training.optimiser muon --training.learning-rate 3e-3 --training.batch-size "$batch"
     --training.steps "$steps" --training.decay-steps $((steps / 3)) --training.warmup-steps 100
     --training.average-decay 0.998 --training.valid-sequences 512 --training.keep-best true
     --training.validate-every $((steps / 8)) --training.checkpoint-every $((steps / 8)))
-  train diffusion --embedding.dim 64 --embedding.init-scale 0.05 --sampling.num-steps 100
+  train diffusion --embedding.dim 64 --embedding.init-scale 0.05 --network.time-units 128 \
+    --sampling.num-steps 100
   train masked --model masked
   train autoregressive --model autoregressive
   local folders=() kind target

@@ -3,7 +3,8 @@
     python scripts/gallery_data.py molecules DATA OUT
 
 DATA holds the folders qm9_smiles, chess_uci, jsb_chorales, chinese_quatrains and sgd_dialogues. The published
-training set becomes OUT/train.txt, the published validation set OUT/test.txt: nothing of it is trained on.
+training, validation and test sets become OUT/train.txt, valid.txt and test.txt. Where no test set is
+published, the validation set becomes test.txt, and a share of the training set is to be held out.
 """
 
 import argparse
@@ -29,12 +30,11 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     folder, suffix = FOLDERS[options.category]
     options.out.mkdir(parents=True, exist_ok=True)
-    for published, ours in (("train", "train"), ("valid", "test")):
-        count = convert(
-            options.category,
-            options.data / folder / f"{published}.{suffix}.xz",
-            options.out / f"{ours}.txt",
-        )
+    has_test = (options.data / folder / f"test.{suffix}.xz").exists()
+    names = {"train": "train", "valid": "valid", "test": "test"}
+    for published, ours in (names if has_test else {"train": "train", "valid": "test"}).items():
+        source = options.data / folder / f"{published}.{suffix}.xz"
+        count = convert(options.category, source, options.out / f"{ours}.txt")
         print(f"{options.out / ours}.txt: {count:,} documents")
 
 

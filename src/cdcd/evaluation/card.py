@@ -5,9 +5,10 @@ the licence, the data, the commands, the limits. Numbers come from the reports o
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +58,19 @@ class Facts:
 
 
 def read_facts(path: Path, name: str) -> Facts:
-    """Returns the facts of a model: the table of its name in a TOML file."""
+    """Returns the facts of a model: the table of its name in a TOML file.
+
+    A baseline is called after its model, such as `chess-masked`, and has no table of its own.
+    """
     try:
         tables = tomllib.loads(read_bounded(path, JSON_LIMIT).decode("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not TOML in UTF-8 ({error})") from None
-    if not isinstance(tables.get(name), dict):
+    own = name if name in tables else re.sub("-(autoregressive|masked)$", "", name)
+    if not isinstance(tables.get(own), dict):
         raise unknown(f"model in {path}:", name, tables)
     facts: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in tables[name].items()
+        k: tuple(v) if isinstance(v, list) else v for k, v in tables[own].items()
     }
     kinds = {field.name: type(field.default) for field in fields(Facts)}
     for key, value in facts.items():
@@ -74,7 +79,13 @@ def read_facts(path: Path, name: str) -> Facts:
         texts = value if isinstance(value, tuple) else (value,)
         if type(value) is not kinds[key] or not all(isinstance(text, str) for text in texts):
             raise ValueError(f"{path}: {key} of {name} must be text, or a list of texts")
-    return Facts(**facts)
+    if own == name:
+        return Facts(**facts)
+    kind = name.removeprefix(f"{own}-")
+    stated = Facts(**facts)
+    summary = f"The {kind} model of the size and data of {own}, to compare with: {stated.summary}"
+    # Its samples have no prompts with gaps, and the example is of the other model.
+    return replace(stated, summary=summary, example="", prompts=("",))
 
 
 def write_card(

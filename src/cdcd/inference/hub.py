@@ -31,7 +31,8 @@ def download(name: str) -> Path:
         return _cached(hub, repository, revision, error)
     sizes = {str(file.rfilename): file.size or 0 for file in info.siblings or ()}
     _check_files(name, sizes)
-    fetch = _fetcher(hub, repository, info.sha or revision)
+    # By its name, not by its commit: without a network the cache is asked for the name again.
+    fetch = _fetcher(hub, repository, revision)
     folder = fetch("config.json").parent
     vocabulary = next(file for file in sizes if _is_vocabulary(file))
     _check_size(name, vocabulary, sizes[vocabulary], VOCABULARY_LIMIT)

@@ -153,7 +153,7 @@ def read_dialogues(lines: Iterable[str]) -> Iterator[str]:
     """Yields stretches of dialogues (JSON with `turns` of speaker and text), six turns or what fits."""
     for line in lines:
         turns = [(s, " ".join(t.replace("|", " ").split())) for s, t in json.loads(line)["turns"]]
-        for start in range(0, len(turns) - 3, 4):
+        for start in range(0, len(turns) - 2, NUM_TURNS):
             text = ""
             for speaker, said in turns[start : start + NUM_TURNS]:
                 longer = f"{text} | {speaker}: {said}" if text else f"{speaker}: {said}"
