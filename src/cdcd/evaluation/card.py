@@ -202,7 +202,7 @@ def _evaluation(reports: Sequence[Mapping[str, Any]], facts: Facts) -> Iterator[
     if not reports:
         yield "Not measured yet."
     for report in reports:
-        settings = sorted({name for row in report["rows"] for name in _shown_settings(row)})
+        settings = list(dict.fromkeys(n for row in report["rows"] for n in _shown_settings(row)))
         cells = [_cells(row) for row in report["rows"]]
         names = list(dict.fromkeys(name for row in cells for name in row))
         names = [name for name in names if any(name in row for row in cells)]
@@ -220,12 +220,17 @@ def _evaluation(reports: Sequence[Mapping[str, Any]], facts: Facts) -> Iterator[
 
 def _protocol(report: Mapping[str, Any]) -> str:
     protocol, environment = report.get("protocol", {}), report.get("environment", {})
-    seed = protocol.get("seed", 0)
-    return f"Seed {seed}, cdcd {environment.get('cdcd')}, {environment.get('device')}."
+    judge = report.get("judge", {}).get("name") or protocol.get("category")
+    parts = [f"Judge: {Path(judge).name}"] if judge else []
+    parts += [str(protocol[name]) for name in ("prefix", "test_set") if protocol.get(name)]
+    parts += [f"seed {protocol.get('seed', 0)}", f"cdcd {environment.get('cdcd')}"]
+    return f"{'; '.join([*parts, str(environment.get('device'))])}."
 
 
 def _shown_settings(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.get("settings", {}).items() if value is not None}
+    method = {"method": row["method"]} if row.get("method") else {}
+    settings = method | row.get("settings", {})
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
