@@ -17,6 +17,14 @@ size=(--preset small --data "$out/data" --network.num-blocks 8 --network.width 5
 autoregressive=(--model autoregressive --training.patience 3 --training.checkpoint-every 0
   --training.average-decay 0.99)
 
+# Measures nats a token of held-out text under the shipped weights, and under those of the run.
+likelihoods() { # MODEL OTHER …
+  local common=(--likelihood --baseline "$out/baseline" --split test --data "$out/data"
+    --num-samples "${SAMPLES:-1024}")
+  $cdcd evaluate "$@" "${common[@]}" --out "$out/reports/likelihood"
+  $cdcd evaluate "$out/diffusion" "${common[@]}" --out "$out/reports/likelihood_of_run"
+}
+
 train() { # NAME OPTION …
   local name=$1
   shift

@@ -19,6 +19,14 @@ def export_options(parser: argparse.ArgumentParser) -> None:
     )
     add_number(parser, "--checkpoint", Steps, "step of the checkpoint; default: the last")
     parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        type=argument(str),
+        action="append",
+        default=[],
+        help="a setting of its samples, such as sampling.num-steps=32; can be repeated",
+    )
+    parser.add_argument(
         "--replace", action="store_true", help="replace the model that is in --out, if there is one"
     )
     _card_options(parser)
@@ -90,10 +98,19 @@ def _export(options: Any, out: Path) -> Any:
         options.weights,
         facts.about,
         checkpoint=getattr(options, "checkpoint", None),
+        changes=dict(map(_setting, getattr(options, "set", []))),
         replace=getattr(options, "replace", False),
     )
     write_card(model, facts, options.report, metrics=run.metrics_path, device=options.device)
     return model
+
+
+def _setting(text: str) -> tuple[str, str]:
+    """Returns the name and the value of a setting in the form NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise ValueError(f"--set is {text}, it must be NAME=VALUE, such as sampling.num-steps=32")
+    return name.replace("-", "_"), value
 
 
 def push(options: Any) -> None:

@@ -31,6 +31,7 @@ from cdcd.files import (
     refuse_links_out_of,
     write_durably,
 )
+from cdcd.settings import flatten, override, unknown
 from cdcd.training.build import meta_weights
 from cdcd.training.checkpoint import Checkpoint, RunDirectory, without_prefix
 from cdcd.training.distributed import ALONE, World
@@ -45,6 +46,8 @@ from cdcd.training.tensor_files import (
 
 FORMAT = 1
 """Number of the format that this version writes; it reads all up to it."""
+SAMPLES = ("decoder", "sampling", "mask_predict", "unmasking", "decoding", "beam")
+"""Sections of the configuration that say how samples are drawn."""
 PACKED = "model.safetensors"
 SCALE = ".scale"
 """End of the name of a tensor with the scales of another one's rows."""
@@ -222,9 +225,14 @@ def write_packed(
     about: Mapping[str, str],
     *,
     checkpoint: int | None = None,
+    changes: Mapping[str, Any] | None = None,
     replace: bool = False,
 ) -> PackedModel:
-    """Writes the packed model of a run into a folder, which appears whole; only a model is replaced."""
+    """Writes the packed model of a run into a folder, which appears whole; only a model is replaced.
+
+    `changes` are settings of its samples, such as the number of steps.
+    """
+    config = _changed(run.config, changes or {})
     if out.exists() and not (replace and (out / PACKED).is_file()):
         hint = "replace it with --replace" if (out / PACKED).is_file() else "choose another --out"
         raise ValueError(f"{out} already exists: {hint}")
@@ -244,7 +252,7 @@ def write_packed(
             "text_sha256": run.text_hash,
             "sha256": {name: file_hash(building / name) for name in names},
             "about": dict(about),
-            "config": dataclasses.asdict(_without_path(run.config)),
+            "config": dataclasses.asdict(_without_path(config)),
         }
         content = json.dumps(described, indent=1, ensure_ascii=False)
         write_durably(building / "config.json", content.encode())
@@ -256,6 +264,15 @@ def write_packed(
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return PackedModel(out)
+
+
+def _changed(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """Returns a configuration with other settings of its samples; those of the model stay."""
+    known = [name for name in flatten(config) if name.partition(".")[0] in SAMPLES]
+    for name in changes:
+        if name not in known:
+            raise unknown("setting of samples", name, known)
+    return override(config, changes)
 
 
 def _without_path(config: RunConfig) -> RunConfig:
