@@ -28,7 +28,7 @@ NOT_STATED = "Not stated."
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a run does not know about itself."""
+    """Statements about a model that its run does not know."""
 
     summary: str = "A model trained with cdcd."
     """One sentence."""
@@ -45,7 +45,7 @@ class Facts:
     evaluation: str = NOT_STATED
     """The command that measures it again."""
     limits: str = NOT_STATED
-    """What it cannot do, and what it must not be used for."""
+    """Things that it cannot do, and uses that it must not be put to."""
     example: str = ""
     """A command to try."""
     prompts: tuple[str, ...] = ("",)
@@ -136,9 +136,9 @@ def _metadata(model: PackedModel, facts: Facts) -> str:
 def _use(model: PackedModel, facts: Facts) -> str:
     name = model.path.name
     function = "load_translator" if model.config.task == "translation" else "load"
-    shown = facts.example or f"cdcd info {name}"
+    example = facts.example or f"cdcd info {name}"
     return (
-        f"## Use\n\n```bash\n{shown}\n```\n\n"
+        f"## Use\n\n```bash\n{example}\n```\n\n"
         f'In Python: `cdcd.{function}("{name}")`. `cdcd info {name}` shows all settings.'
     )
 
@@ -173,8 +173,8 @@ def _samples(model: PackedModel, prompts: Sequence[str], device: str) -> str:
         translator = load_translator(model.path, device=device)
         given = [prompt for prompt in prompts if prompt]
         rows = zip(given, translator.translate(given, seed=0), strict=True)
-        shown = "\n".join(f"{source}\n    → {target}" for source, target in rows)
-        return f"Seed 0, not chosen:\n\n```text\n{shown}\n```"
+        lines = "\n".join(f"{source}\n    → {target}" for source, target in rows)
+        return f"Seed 0, not chosen:\n\n```text\n{lines}\n```"
     text_model = load(model.path, device=device)
     blocks = [_sampled(text_model, prompt) for prompt in prompts]
     return "The first samples of seed 0, not chosen:\n\n" + "\n\n".join(blocks)
@@ -210,8 +210,8 @@ def _evaluation(reports: Sequence[Mapping[str, Any]], facts: Facts) -> Iterator[
         lines.append("| --- " * (1 + len(settings) + len(names)) + "|")
         for row, columns in zip(report["rows"], cells, strict=True):
             chosen = [str(_shown_settings(row).get(name, "–")) for name in settings]
-            shown = [columns.get(name, "–") for name in names]
-            lines.append(f"| {row['system']} | " + " | ".join([*chosen, *shown]) + " |")
+            values = [columns.get(name, "–") for name in names]
+            lines.append(f"| {row['system']} | " + " | ".join([*chosen, *values]) + " |")
         yield "\n".join(lines)
         yield f"{_protocol(report)} The numbers in brackets are 95% intervals."
     if facts.evaluation != NOT_STATED:

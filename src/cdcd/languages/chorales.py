@@ -119,7 +119,7 @@ def notes(text: str) -> list[Note]:
     chords = parse(text)
     if chords is None:
         raise ValueError(f"no chorale of whole chords: {text[:60]!r}")
-    found: list[Note] = []
+    held: list[Note] = []
     for number, voice in enumerate(VOICES):
         row = [chord[number] for chord in chords]
         start = 0
@@ -127,9 +127,9 @@ def notes(text: str) -> list[Note]:
             if step == len(row) or row[step] != row[start]:
                 pitch = row[start]
                 if pitch is not None:
-                    found.append(Note(voice, pitch, start, step - start))
+                    held.append(Note(voice, pitch, start, step - start))
                 start = step
-    return found
+    return held
 
 
 def to_midi(text: str, *, beats_a_minute: int = 72) -> bytes:
