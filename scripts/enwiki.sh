@@ -51,11 +51,11 @@ ship() {
   local options=(--weights "${WEIGHTS:-int8}" "${settings[@]/#/--set=}")
   export_model diffusion "$target" "${options[@]}"
   $cdcd evaluate "$target" --judge "$out/judge" --baseline "$out/baseline" --split test --data "$out/data" \
-    --num-samples "${SAMPLES:-1024}" --sweep score-temperature=1.0,0.95,0.9 --out "$out/reports/shipped" \
+    --num-samples "${SAMPLES:-1024}" --sweep score-temperature=1.0,0.95,0.9 --out "$out/reports/samples" \
     "${more_evaluation[@]}"
   likelihoods "$target"
-  export_model diffusion "$target" "${options[@]}" --report "$out/reports/shipped/report.json" \
-    --report "$out/reports/likelihood/likelihood.json"
+  export_model diffusion "$target" "${options[@]}" --report "$out/reports/samples/report.json" \
+    --report "$out/reports/held-out/likelihood.json"
 }
 
 run_stages

@@ -78,13 +78,13 @@ ship() {
     export_to "$model" "$out/cdcd-$direction"
     common="--baseline $out/baseline-$direction --data $out/data --batch-size 256"
     # shellcheck disable=SC2086
-    $cdcd evaluate "$model" $common --out "$out/shipped-$direction"
+    $cdcd evaluate "$model" $common --out "$out/$direction/newstest2014"
     # shellcheck disable=SC2086
-    $cdcd evaluate "$model" $common --out "$out/everyday-$direction" \
+    $cdcd evaluate "$model" $common --out "$out/$direction/everyday" \
         --source "$out/everyday-$direction-${columns% *}.txt" \
         --reference "$out/everyday-$direction-${columns#* }.txt"
-    export_to "$model" "$out/cdcd-$direction" --report "$out/shipped-$direction/translation.json" \
-        --report "$out/everyday-$direction/translation.json"
+    export_to "$model" "$out/cdcd-$direction" --report "$out/$direction/newstest2014/translation.json" \
+        --report "$out/$direction/everyday/translation.json"
 }
 
 # Runs a stage, and keeps the seconds of a training beside its run.

@@ -67,7 +67,7 @@ evaluate() {
 # Writes the model with its card: samples under the truth, nats a token of held-out stories, and of real ones
 # (TINYSTORIES: a folder with valid.txt.xz). SET has settings of its samples.
 ship() {
-  local target=${MODELS:-$here/../models}/stories systems reports=(--report "$out/reports/shipped/report.json")
+  local target=${MODELS:-$here/../models}/stories systems reports=(--report "$out/reports/samples/report.json")
   read -ra settings <<<"${SET:-}"
   local options=(--weights "${WEIGHTS:-int8}" "${settings[@]/#/--set=}")
   systems=("$target")
@@ -75,17 +75,17 @@ ship() {
   export_model diffusion "$target" "${options[@]}"
   local common=(--split test --data "$out/data" --batch-size "$batch" --num-samples "${SAMPLES:-1024}")
   $cdcd evaluate "${systems[@]}" "${common[@]}" --baseline "$out/baseline" --judge "$truth" --sequences documents \
-    --sweep score-temperature=1.0,0.9 --sweep temperature=1.0,0.9 --out "$out/reports/shipped" "${more_evaluation[@]}"
+    --sweep score-temperature=1.0,0.9 --sweep temperature=1.0,0.9 --out "$out/reports/samples" "${more_evaluation[@]}"
   likelihoods "$target" "${systems[@]:1}"
   if [ -n "${TINYSTORIES:-}" ]; then
     [ -e "$out/tinystories/dataset.json" ] ||
       $cdcd data prepare --source "$TINYSTORIES/valid.txt.xz" --unit blank-line --tokenizer "$out/data" \
         --valid-share 0.1 --test-share 0.8 --out "$out/tinystories"
     $cdcd evaluate "${systems[@]}" --likelihood --baseline "$out/baseline" --split test --data "$out/tinystories" \
-      --num-samples "${SAMPLES:-1024}" --out "$out/reports/tinystories"
-    reports+=(--report "$out/reports/tinystories/likelihood.json")
+      --num-samples "${SAMPLES:-1024}" --out "$out/reports/real-tinystories"
+    reports+=(--report "$out/reports/real-tinystories/likelihood.json")
   fi
-  export_model diffusion "$target" "${options[@]}" --report "$out/reports/likelihood/likelihood.json" "${reports[@]}"
+  export_model diffusion "$target" "${options[@]}" --report "$out/reports/held-out/likelihood.json" "${reports[@]}"
 }
 
 run_stages

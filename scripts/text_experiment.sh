@@ -21,8 +21,8 @@ autoregressive=(--model autoregressive --training.patience 3 --training.checkpoi
 likelihoods() { # MODEL OTHER …
   local common=(--likelihood --baseline "$out/baseline" --split test --data "$out/data"
     --num-samples "${SAMPLES:-1024}")
-  $cdcd evaluate "$@" "${common[@]}" --out "$out/reports/likelihood"
-  $cdcd evaluate "$out/diffusion" "${common[@]}" --out "$out/reports/likelihood_of_run"
+  $cdcd evaluate "$@" "${common[@]}" --out "$out/reports/held-out"
+  $cdcd evaluate "$out/diffusion" "${common[@]}" --out "$out/reports/held-out-by-the-run"
 }
 
 train() { # NAME OPTION …

@@ -97,7 +97,7 @@ def write_card(
     device: str = "auto",
 ) -> None:
     """Writes README.md into a packed model; `metrics` is the log of the run that it was made of."""
-    measured = [read_json(path) for path in reports]
+    measured = [{"title": _title(path), **read_json(path)} for path in reports]
     parts = [
         _metadata(model, facts),
         f"# {model.path.name}",
@@ -206,6 +206,8 @@ def _evaluation(reports: Sequence[Mapping[str, Any]], facts: Facts) -> Iterator[
         cells = [_cells(row) for row in report["rows"]]
         names = list(dict.fromkeys(name for row in cells for name in row))
         names = [name for name in names if any(name in row for row in cells)]
+        if len(reports) > 1:
+            yield f"### {report['title']}"
         lines = ["| system | " + " | ".join([*settings, *names]) + " |"]
         lines.append("| --- " * (1 + len(settings) + len(names)) + "|")
         for row, columns in zip(report["rows"], cells, strict=True):
@@ -224,7 +226,13 @@ def _protocol(report: Mapping[str, Any]) -> str:
     parts = [f"Judge: {Path(judge).name}"] if judge else []
     parts += [str(protocol[name]) for name in ("prefix", "test_set") if protocol.get(name)]
     parts += [f"seed {protocol.get('seed', 0)}", f"cdcd {environment.get('cdcd')}"]
-    return f"{'; '.join([*parts, str(environment.get('device'))])}."
+    line = "; ".join([*parts, str(environment.get("device"))])
+    return f"{line[0].upper()}{line[1:]}."
+
+
+def _title(path: Path) -> str:
+    """Returns the title of a report's table: the name of its folder."""
+    return path.resolve().parent.name.replace("-", " ").replace("_", " ").capitalize()
 
 
 def _shown_settings(row: Mapping[str, Any]) -> dict[str, Any]:
