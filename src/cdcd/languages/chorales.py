@@ -106,7 +106,7 @@ def _is_parallel(chord: Sequence[int | None], following: Sequence[int | None]) -
             a, b, c, d = chord[upper], chord[lower], following[upper], following[lower]
             if a is None or b is None or c is None or d is None or b == d:
                 continue
-            if (a - b) % 12 in PERFECT and (a - b) % 12 == (c - d) % 12 and a - b == c - d:
+            if (a - b) % 12 in PERFECT and a - b == c - d:
                 return True
     return False
 
