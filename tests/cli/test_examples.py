@@ -1,9 +1,11 @@
 """The examples run, and what they train comes close to what is exactly known."""
 
 import importlib.util
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 from paths import ROOT
+
+from cdcd.languages import chorales
 
 
 def load_example(name: str) -> ModuleType:
@@ -32,3 +34,27 @@ def test_a_network_of_ones_own_learns_the_chain(capsys):
     samples, data = load_example("your_own_network").main(["--steps", "120"])
     assert abs(samples - data) < 0.3
     assert capsys.readouterr().out.startswith("exact NLL")
+
+
+def test_a_chorale_that_keeps_all_rules_is_chosen_and_written(monkeypatch, tmp_path, capsys):
+    """Of samples that are no chords, that break rules and that keep all, the last is taken."""
+    example = load_example("chorale")
+    crossed = chorales.write([[67, 72, 64, 48]] * 2)
+    right = chorales.write([[72, 67, 64, 48], [71, 67, 62, 55]])
+    asked = []
+
+    class Model:
+        def infill_canvas(self, text: str) -> str:
+            asked.append(text)
+            return text
+
+        def generate(self, canvas: str, **options: object) -> list[SimpleNamespace]:
+            return [SimpleNamespace(text=text) for text in ("S72 A67", crossed, right)]
+
+    monkeypatch.setattr(example.cdcd, "load", lambda _: Model())
+    text = example.main(["x", "--soprano", "72 71", "--out", str(tmp_path / "new" / "tune")])
+    assert text == right
+    assert asked == [" ".join(["S72 [3] S71 [3]"] * 16)]
+    assert (tmp_path / "new" / "tune.mid").read_bytes() == chorales.to_midi(right)
+    assert (tmp_path / "new" / "tune.png").read_bytes().startswith(b"\x89PNG")
+    assert "whole chords, in ranges, no crossing, no parallels" in capsys.readouterr().out

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from paths import ROOT
 from safetensors.torch import load_file, save_file
 from tiny import cdcd_main, contents, train_tiny
 
@@ -119,6 +120,23 @@ def train_tiny_from(parent, out):
         == 0
     )
     return out
+
+
+OLD_RUNS = sorted((ROOT / "tests" / "fixtures" / "runs_of_428b84c").glob("*_*/config.json"))
+
+
+@pytest.mark.filterwarnings("ignore::cdcd.files.FileWarning")
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+@pytest.mark.parametrize("config", OLD_RUNS, ids=lambda path: path.parent.name)
+def test_every_kind_of_model_can_be_packed(config, kind, tmp_path):
+    run = RunDirectory(config.parent)
+    packed = write_packed(run, tmp_path / "model", kind, {}).load().weights
+    for name, tensor in model_tensors(run.load().weights).items():
+        # bfloat16 has 8 bits, int8 half a step of 127 to each side of the largest of a row.
+        largest = tensor.abs().max() if tensor.ndim else tensor.abs()
+        assert (packed[name] - tensor).abs().max() <= largest / 254 + 1e-12, name
+    load = cdcd.load_translator if run.config.task == "translation" else cdcd.load
+    assert load(tmp_path / "model").config.model == run.config.model
 
 
 def test_settings_of_samples_can_be_others(place, tmp_path, capsys):

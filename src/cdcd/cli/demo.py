@@ -28,6 +28,8 @@ class Texts:
     gaps: str
     between: str
     """A beginning and an end, with a gap between them."""
+    num_samples: int = 2
+    """Samples of each, fewer of a large model: all is to be shown within half a minute on a CPU."""
 
 
 STORIES = {
@@ -35,6 +37,7 @@ STORIES = {
         prompts=("Once upon a time, there was a little girl named Lily. She loved to",),
         gaps="Tom had a red ball. [12]. He was very sad. [14]. Then Tom was happy again.",
         between="One day, a small cat found a big box. [60] And the cat never opened a box again.",
+        num_samples=1,
     ),
     "tales": Texts(
         prompts=("One sunny day Mia", "Oscar was at the busy market. He"),
@@ -69,11 +72,11 @@ def show_installed(name: str, translator: str | None, console: Console | None = 
     console.print(f"The installed model {name} (about it: cdcd models), seed 0, nothing chosen.")
     console.print(Rule("Completions (given text is marked)"))
     for prompt in texts.prompts:
-        _show_filled(model, console, prompt)
+        _show_filled(model, console, prompt, texts.num_samples)
     console.print(Rule("Filling gaps, anywhere in a text"))
-    _show_filled(model, console, texts.gaps)
+    _show_filled(model, console, texts.gaps, texts.num_samples)
     console.print(Rule("A middle for a given beginning and a given end"))
-    _show_filled(model, console, texts.between)
+    _show_filled(model, console, texts.between, texts.num_samples)
     if translator is not None:
         console.print(Rule(f"Translation ({translator})"))
         _show_translations(translator, SENTENCES[translator], console)
@@ -98,13 +101,13 @@ def next_commands(name: str, translator: str | None, texts: Texts) -> list[str]:
     return [*commands, "cdcd demo --train"]
 
 
-def _show_filled(model: TextModel, console: Console, text: str) -> None:
-    """Shows two completions of a prompt, or a text with gaps and two ways to fill them."""
+def _show_filled(model: TextModel, console: Console, text: str, num_samples: int) -> None:
+    """Shows completions of a prompt, or a text with gaps and ways to fill them."""
     has_gap = "[" in text
     if has_gap:
         console.print(f"  {text}", style="dim", markup=False)
     canvas = model.infill_canvas(text) if has_gap else model.prompt_canvas(text)
-    generated = model.generate(canvas, num_samples=2, seed=0)
+    generated = model.generate(canvas, num_samples=num_samples, seed=0)
     show(model, console, [("•", each) for each in generated])
 
 
