@@ -155,7 +155,7 @@ def translate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
     _generation_options(
         parser,
         "samples of each line; of several, the one most like the others is taken",
-        run="run directory of a translator",
+        run="run or installed model of a translator, such as numerals, or hf:OWNER/NAME",
     )
     parser.add_argument(
         "--source",
@@ -186,13 +186,13 @@ def translate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
 
 
 def info_options(parser: argparse.ArgumentParser) -> None:
-    _path(parser, "run", "RUN", "run directory")
+    _path(parser, "run", "RUN", "run directory, installed model or hf:OWNER/NAME")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def plot_options(parser: argparse.ArgumentParser) -> None:
-    _path(parser, "run", "RUN", "run directory")
-    _path(parser, "--out", "FOLDER", "folder of the pictures (default: RUN)")
+    _path(parser, "run", "RUN", "run directory, installed model or hf:OWNER/NAME")
+    _path(parser, "--out", "FOLDER", "folder of the pictures (default: RUN; for models, this one)")
     parser.add_argument(
         "--prompt", metavar="TEXT", default="", help="prompt of the sample that is denoised"
     )
@@ -323,7 +323,7 @@ def _path(parser: Any, name: str, metavar: str, text: str, **more: Any) -> None:
 
 
 def _generation_options(
-    parser: argparse.ArgumentParser, num_samples: str, run: str = "run directory"
+    parser: argparse.ArgumentParser, num_samples: str, run: str = "run, model or hf:OWNER/NAME"
 ) -> None:
     """Adds the run, what is drawn of it and where."""
     _path(parser, "run", "RUN", run)
