@@ -67,7 +67,8 @@ evaluate() {
 # Writes the model with its card: samples under the truth, nats a token of held-out stories, and of real ones
 # (TINYSTORIES: a folder with valid.txt.xz). SET has settings of its samples.
 ship() {
-  local target=${MODELS:-$here/../models}/stories systems reports=(--report "$out/reports/samples/report.json")
+  local target=${MODELS:-$here/../models}/stories systems
+  local reports=(--report "$out/corpus/stories.json" --report "$out/reports/samples/report.json")
   read -ra settings <<<"${SET:-}"
   local options=(--weights "${WEIGHTS:-int8}" "${settings[@]/#/--set=}")
   systems=("$target")

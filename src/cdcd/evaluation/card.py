@@ -97,7 +97,7 @@ def write_card(
     device: str = "auto",
 ) -> None:
     """Writes README.md into a packed model; `metrics` is the log of the run that it was made of."""
-    measured = [{"title": _title(path), **read_json(path)} for path in reports]
+    measured = [_read_report(path) for path in reports]
     parts = [
         _metadata(model, facts),
         f"# {model.path.name}",
@@ -230,9 +230,21 @@ def _protocol(report: Mapping[str, Any]) -> str:
     return f"{line[0].upper()}{line[1:]}."
 
 
-def _title(path: Path) -> str:
-    """Returns the title of a report's table: the name of its folder."""
-    return path.resolve().parent.name.replace("-", " ").replace("_", " ").capitalize()
+def _read_report(path: Path) -> dict[str, Any]:
+    """Returns a report with rows and a title: the name of its folder.
+
+    The description of a corpus whose probability is known (stories.json) has one row, its entropy.
+    """
+    report = read_json(path)
+    entropy = report.get("entropy")
+    if "rows" not in report and isinstance(entropy, dict):
+        known = ("nats_per_story", "tokens_per_story", "bits_per_byte")
+        measures = {name: entropy[name] for name in known if name in entropy}
+        report["rows"] = [{"system": "the language itself, exactly", "measures": measures}]
+    if not isinstance(report.get("rows"), list):
+        raise ValueError(f"{path} is no report of cdcd evaluate: it has no rows")
+    title = path.resolve().parent.name.replace("-", " ").replace("_", " ")
+    return {"title": title.capitalize(), **report}
 
 
 def _shown_settings(row: Mapping[str, Any]) -> dict[str, Any]:
