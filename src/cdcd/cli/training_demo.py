@@ -4,6 +4,7 @@ The machine is measured first: a slow one trains for fewer steps, so that all is
 """
 
 import json
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -88,6 +89,9 @@ def show_demo(out: Path, console: Console | None = None) -> TalesQuality:
 def train_demo(out: Path, console: Console) -> None:
     """Trains a new run, continues an interrupted one, or keeps a finished one."""
     if not (out / "config.json").exists():
+        if os.path.lexists(out):
+            # Before the machine is measured.
+            raise ValueError(f"{out} already exists and is not a run; choose another --out")
         console.print(f"Training a small diffusion language model on the built-in tales, in {out}.")
         runs.start(_affordable(preset("demo"), console), out, console=console).train()
     elif runs.is_finished(RunDirectory(out), {}):
