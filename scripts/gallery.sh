@@ -9,7 +9,10 @@
 # models (default: models), KINDS the models that are written (default: diffusion). TRAINING_OPTIONS and
 # EVALUATION_OPTIONS come last on the command lines, to try the script out.
 #
-# On an H200 each training takes about three minutes or less, all five categories 40 GPU-minutes (estimated from
+# STAGES (default: prepare train ship) are for two machines: of what `train` writes, OUT/NAME/packed and
+# OUT/NAME/*.machine are all that `ship`, which needs the judges' packages and no GPU, has to have.
+#
+# On an H200 each training takes about three minutes or less, all five categories 30 GPU-minutes (estimated from
 # 1.45M tokens/s of 8 blocks of 512, vocabulary 4096; a model here has a quarter to a tenth of the weights).
 set -euo pipefail
 here=$(dirname "$0")
@@ -35,7 +38,7 @@ one() { # NAME LENGTH TOKENIZER VOCABULARY STEPS BATCH WIDTH WEIGHTS
   local name=$1 length=$2 tokenizer=$3 vocabulary=$4 steps=$5 batch=$6 width=$7 weights=$8
   set -- "$root" "$gallery/$name" prepare
   source "$here/text_experiment.sh"
-  if [ ! -e "$out/data/dataset.json" ]; then
+  if has prepare && [ ! -e "$out/data/dataset.json" ]; then
     $python "$here/gallery_data.py" "$name" "$root" "$out/corpus"
     # Bytes have no vocabulary to learn.
     local learnt=(--vocab-size "$vocabulary")
@@ -51,26 +54,34 @@ one() { # NAME LENGTH TOKENIZER VOCABULARY STEPS BATCH WIDTH WEIGHTS
     --training.steps "$steps" --training.decay-steps $((steps / 3)) --training.warmup-steps 100
     --training.average-decay 0.998 --training.valid-sequences 512 --training.keep-best true
     --training.validate-every $((steps / 8)) --training.checkpoint-every $((steps / 8)))
-  train diffusion --embedding.dim 64 --embedding.init-scale 0.05 --network.time-units 128 \
-    --sampling.num-steps 100
-  train masked --model masked
-  train autoregressive --model autoregressive
-  local folders=() kind target
+  if has train; then
+    train diffusion --embedding.dim 64 --embedding.init-scale 0.05 --network.time-units 128 \
+      --sampling.num-steps 100
+    train masked --model masked
+    train autoregressive --model autoregressive
+    local kind
+    for kind in diffusion masked autoregressive; do
+      $cdcd export "$out/$kind" --out "$out/packed/$kind" --weights "$weights" --replace
+    done
+  fi
+  if has ship; then ship; fi
+}
+
+# Judges the weights that are shipped, beside those of the run where it is here, and writes models and cards.
+ship() {
+  local systems=("$out/packed/diffusion") kind target
+  if [ -e "$out/diffusion/config.json" ]; then systems+=("$out/diffusion"); fi
+  $cdcd evaluate "${systems[@]}" "$out/packed/masked" --check "$name" --baseline "$out/packed/autoregressive" \
+    --data "$out/data" --sweep score-temperature=1.0,0.9,0.8 --sweep temperature=1.0,0.8 \
+    --num-samples "${SAMPLES:-2048}" --batch-size 1024 --out "$out/report" "${more_evaluation[@]}"
   for kind in ${KINDS:-diffusion}; do
     target=$models/$name
     if [ "$kind" != diffusion ]; then target=$models/$name-$kind; fi
-    export_model "$kind" "$target" --weights "$weights"
-    folders+=("$target")
-  done
-  # The shipped weights are measured, beside those of the run.
-  $cdcd evaluate "$models/$name" "$out/diffusion" "$out/masked" --check "$name" --baseline "$out/autoregressive" \
-    --data "$out/data" --sweep score-temperature=1.0,0.9,0.8 --sweep temperature=1.0,0.8 \
-    --num-samples "${SAMPLES:-2048}" --batch-size 1024 --out "$out/report" "${more_evaluation[@]}"
-  for target in "${folders[@]}"; do
-    kind=${target#"$models/$name"} kind=${kind#-}
-    export_model "${kind:-diffusion}" "$target" --weights "$weights" --report "$out/report/checks.json"
+    export_model "$kind" "$target" --weights "$weights" --report "$out/report/checks.json"
   done
 }
+
+has() { [[ " ${STAGES:-prepare train ship} " == *" $1 "* ]]; }
 
 for category in $names; do
   # shellcheck disable=SC2046

@@ -26,22 +26,29 @@ likelihoods() { # MODEL OTHER …
 }
 
 train() { # NAME OPTION …
-  local name=$1
+  local name=$1 started=$SECONDS code=0
   shift
   [ -e "$out/$name/done" ] && return
-  local started=$SECONDS
-  $cdcd train --resume auto "${size[@]}" --out "$out/$name" "$@" "${more_training[@]}" | tee -a "$out/$name.log"
+  $cdcd train --resume auto "${size[@]}" --out "$out/$name" "$@" "${more_training[@]}" |
+    tee -a "$out/$name.log" || code=$?
+  # One that is stopped counts too.
   echo $((SECONDS - started)) >>"$out/$name.seconds"
+  [ "$code" = 0 ] || exit "$code"
+  local machine
+  machine=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1) || true
+  echo "one ${machine:-$(uname -m) CPU}, $(awk '{ s += $1 } END { printf "%.1f", s / 60 }' "$out/$name.seconds") minutes" \
+    >"$out/$name.machine"
   touch "$out/$name/done"
 }
 
-# Writes a model into a folder with its card; facts that no run knows are in models.toml.
+# Writes a model into a folder with its card; facts that no run knows are in models.toml. Where the run is on
+# another machine, OUT/packed/NAME takes its place.
 export_model() { # NAME FOLDER OPTION …
-  local name=$1 folder=$2 machine
+  local name=$1 folder=$2 source=$out/$1
   shift 2
-  machine=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1) || true
-  machine="one ${machine:-$(uname -m) CPU}, $(awk '{ s += $1 } END { printf "%.1f", s / 60 }' "$out/$name.seconds") minutes"
-  $cdcd export "$out/$name" --out "$folder" --facts "$here/models.toml" --machine "$machine" --replace "$@"
+  [ -e "$source/config.json" ] || source=$out/packed/$name
+  $cdcd export "$source" --out "$folder" --facts "$here/models.toml" --machine "$(cat "$out/$name.machine")" \
+    --replace "$@"
 }
 
 prepare_data() { # OPTION …
