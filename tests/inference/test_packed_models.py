@@ -155,6 +155,16 @@ def test_settings_of_samples_can_be_others(place, tmp_path, capsys):
     assert PackedModel(out).config.sampling.num_steps == 2
 
 
+def test_a_model_appears_with_its_card_or_not_at_all(place, tmp_path, capsys):
+    export = ("export", place / "run", "--out", tmp_path / "new" / "model", "--device", "cpu")
+    (tmp_path / "report.json").write_text("{}")
+    assert cdcd_main(*export, "--report", tmp_path / "report.json") == 2
+    assert "it has no rows" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+    assert cdcd_main(*export) == 0
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["model"]
+
+
 def test_only_a_model_is_replaced(place, tmp_path, capsys):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("mine")

@@ -85,24 +85,29 @@ def export(options: Any) -> None:
 
 def _export(options: Any, out: Path) -> Any:
     from cdcd.evaluation.card import Facts, read_facts, write_card
+    from cdcd.files import without_empty_folders
     from cdcd.inference.names import open_named
-    from cdcd.training.packed_model import write_packed
+    from cdcd.training.packed_model import check_free, move_model, write_packed
 
+    check_free(out, replace=getattr(options, "replace", False))
     facts = Facts() if options.facts is None else read_facts(options.facts, out.name)
     if options.machine is not None:
         facts = replace(facts, machine=options.machine)
     run = open_named(options.run)
-    model = write_packed(
-        run,
-        out,
-        options.weights,
-        facts.about,
-        checkpoint=getattr(options, "checkpoint", None),
-        changes=dict(map(_setting, getattr(options, "set", []))),
-        replace=getattr(options, "replace", False),
-    )
-    write_card(model, facts, options.report, metrics=run.metrics_path, device=options.device)
-    return model
+    changes = dict(map(_setting, getattr(options, "set", [])))
+    checkpoint = getattr(options, "checkpoint", None)
+    with without_empty_folders(out.parent):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # A model appears with its card, or not at all.
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".exporting-") as folder:
+            new = Path(folder) / out.name
+            model = write_packed(
+                run, new, options.weights, facts.about, checkpoint=checkpoint, changes=changes
+            )
+            write_card(
+                model, facts, options.report, metrics=run.metrics_path, device=options.device
+            )
+            return move_model(model, out)
 
 
 def _setting(text: str) -> tuple[str, str]:

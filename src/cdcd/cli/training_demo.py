@@ -39,8 +39,8 @@ GAPS = (
 SCORE_TEMPERATURES = (1.0, 0.9, 0.8, 0.5)
 GUIDANCE_SCALES = (1.0, 2.0, 4.0)
 NUM_JUDGED = 128
-TRAINING_SECONDS = 310
-"""Time that training may take; samples and pictures take less than a minute more."""
+TRAINING_SECONDS = 290
+"""Time that training may take; samples and pictures take about a minute more on a slow machine."""
 WARM_UP, TIMED = 5, 25
 """Steps of training that are not timed, and that are."""
 NEXT = """\

@@ -226,16 +226,13 @@ def write_packed(
     *,
     checkpoint: int | None = None,
     changes: Mapping[str, Any] | None = None,
-    replace: bool = False,
 ) -> PackedModel:
-    """Writes the packed model of a run into a folder, which appears whole; only a model is replaced.
+    """Writes the packed model of a run into a new folder, which appears whole.
 
     `changes` are settings of its samples, such as the number of steps.
     """
     config = _changed(run.config, changes or {})
-    if out.exists() and not (replace and (out / PACKED).is_file()):
-        hint = "replace it with --replace" if (out / PACKED).is_file() else "choose another --out"
-        raise ValueError(f"{out} already exists: {hint}")
+    check_free(out)
     saved, tokenizer = run.load(checkpoint), run.tokenizer
     building = out.with_name(f".{out.name}.building-{os.getpid()}")
     try:
@@ -256,13 +253,26 @@ def write_packed(
         }
         content = json.dumps(described, indent=1, ensure_ascii=False)
         write_durably(building / "config.json", content.encode())
-        if replace:
-            shutil.rmtree(out, ignore_errors=True)
         building.rename(out)
     except OSError as error:
         raise ValueError(f"could not write the model {out}: {error.strerror}") from None
     finally:
         shutil.rmtree(building, ignore_errors=True)
+    return PackedModel(out)
+
+
+def check_free(out: Path, *, replace: bool = False) -> None:
+    """Raises an error where a folder exists; with `replace`, where it is no packed model."""
+    is_model = (out / PACKED).is_file()
+    if os.path.lexists(out) and not (replace and is_model):
+        hint = "replace it with --replace" if is_model else "choose another --out"
+        raise ValueError(f"{out} already exists: {hint}")
+
+
+def move_model(model: PackedModel, out: Path) -> PackedModel:
+    """Moves a packed model to a folder of the same name, in the place of the model that is there."""
+    shutil.rmtree(out, ignore_errors=True)
+    model.path.rename(out)
     return PackedModel(out)
 
 
