@@ -1,4 +1,4 @@
-# make demo: set up, train a small model on the CPU, show what it can do.
+# make demo: set up, show what the models of models/ can do. make demo TRAIN=1: train one on the CPU and show it.
 # make check: set up, lint, types, the exact tests: within a minute once set up.
 # make test: set up, lint, types, all tests, in the reading order of tests/README.md.
 # make mutants: are deliberate faults noticed? TENTH=3: those of one tenth; TENTH=commit: of the commit's.
@@ -9,13 +9,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e
+MODELS := models/pyproject.toml $(wildcard models/*/config.json)
 # One process reads a file, so that its tests share what their fixtures train.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo check test lint mutants fuzz trials site imports clean
 
 demo: .venv/plot
-	$(BIN)/cdcd demo
+	$(BIN)/cdcd demo $(if $(TRAIN),--train)
 
 check: lint
 	$(PYTEST) tests/exact tests/style
@@ -50,12 +51,12 @@ imports: .venv/dev
 	$(PYTHON) -m venv .venv
 	@touch $@
 
-.venv/plot: .venv/created pyproject.toml constraints.txt
-	$(INSTALL) ".[plot]"
+.venv/plot: .venv/created pyproject.toml constraints.txt $(MODELS)
+	$(INSTALL) ".[plot]" ./models
 	@touch $@
 
-.venv/dev: .venv/created pyproject.toml constraints.txt
-	$(INSTALL) ".[dev]"
+.venv/dev: .venv/created pyproject.toml constraints.txt $(MODELS)
+	$(INSTALL) ".[dev]" ./models
 	@# TypeScript checks the page of the playground; without npm that test is skipped.
 	@! command -v npm > /dev/null || npm ci --silent --no-audit --no-fund || true
 	@touch $@ .venv/plot

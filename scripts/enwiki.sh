@@ -5,7 +5,7 @@
 #     scripts/enwiki.sh DATA OUT [STAGE …]
 #
 # DATA holds train.txt.xz and valid.txt.xz of enwiki2015, and optionally a folder `tokenizer` to use.
-# Stages: prepare judge baseline diffusion masked evaluate. A longer run, of longer sequences, which ends with
+# Stages: prepare judge baseline diffusion masked evaluate; ship writes models/wiki. A longer run, of longer sequences, which ends with
 # its best checkpoint, is scripts/enwiki_long.sh.
 source "$(dirname "$0")/text_experiment.sh"
 steps=${STEPS:-6000} steps_ar=${STEPS_AR:-2400}
@@ -42,6 +42,20 @@ evaluate() {
   $cdcd evaluate "$out/masked" "${common[@]}" --num-samples 1024 --out "$out/reports/enwiki_masked" \
     --sweep temperature=1.3,1.15,1.0,0.9,0.8 --sweep order=random,confidence --sweep num-steps=8,20,64 \
     "${more_evaluation[@]}"
+}
+
+# Writes the model with its card. SET has settings of its samples.
+ship() {
+  local target=${MODELS:-$here/../models}/wiki
+  read -ra settings <<<"${SET:-}"
+  local options=(--weights "${WEIGHTS:-int8}" "${settings[@]/#/--set=}")
+  export_model diffusion "$target" "${options[@]}"
+  $cdcd evaluate "$target" --judge "$out/judge" --baseline "$out/baseline" --split test --data "$out/data" \
+    --num-samples "${SAMPLES:-1024}" --sweep score-temperature=1.0,0.95,0.9 --out "$out/reports/samples" \
+    "${more_evaluation[@]}"
+  likelihoods "$target"
+  export_model diffusion "$target" "${options[@]}" --report "$out/reports/samples/report.json" \
+    --report "$out/reports/held-out/likelihood.json"
 }
 
 run_stages

@@ -5,7 +5,7 @@
 #     scripts/stories.sh DATA OUT [STAGE …]
 #
 # DATA holds the model of stories (stories15m: *.safetensors and tokenizer.bin). Stages: corpus prepare
-# baseline masked diffusion evaluate; `judge` trains a judge on other stories, whose error is then known
+# baseline masked diffusion evaluate; `ship` writes models/stories; `judge` trains a judge on other stories, whose error is then known
 # (JUDGE=OUT/judge). A short trial is TOKENS=2M STEPS=200 STEPS_AR=100 scripts/stories.sh …
 set -euo pipefail
 if [ $# -eq 2 ]; then set -- "$@" corpus prepare baseline masked diffusion evaluate; fi
@@ -31,7 +31,11 @@ prepare() {
 noisy=(--training.steps "$steps" --training.decay-steps $((steps / 3)) --training.validate-every 1000
   --training.checkpoint-every 1000)
 
-diffusion() { train diffusion "${noisy[@]}" --embedding.dim 128 --embedding.init-scale 0.05; }
+diffusion() {
+  local recipe
+  read -ra recipe <<<"${DIFFUSION_OPTIONS:-}"
+  train diffusion "${noisy[@]}" --embedding.dim 128 --embedding.init-scale 0.05 "${recipe[@]}"
+}
 
 masked() { train masked --model masked "${noisy[@]}"; }
 
@@ -58,6 +62,31 @@ evaluate() {
     $python "$(dirname "$0")/best_settings.py" "$out"/reports/*"${name}"_*/report.json \
       >"$out/reports/best_$name.json"
   done
+}
+
+# Writes the model with its card: samples under the truth, nats a token of held-out stories, and of real ones
+# (TINYSTORIES: a folder with valid.txt.xz). SET has settings of its samples.
+ship() {
+  local target=${MODELS:-$here/../models}/stories systems
+  local reports=(--report "$out/corpus/stories.json" --report "$out/reports/samples/report.json")
+  read -ra settings <<<"${SET:-}"
+  local options=(--weights "${WEIGHTS:-int8}" "${settings[@]/#/--set=}")
+  systems=("$target")
+  if [ -e "$out/masked/done" ]; then systems+=("$out/masked"); fi
+  export_model diffusion "$target" "${options[@]}"
+  local common=(--split test --data "$out/data" --batch-size "$batch" --num-samples "${SAMPLES:-1024}")
+  $cdcd evaluate "${systems[@]}" "${common[@]}" --baseline "$out/baseline" --judge "$truth" --sequences documents \
+    --sweep score-temperature=1.0,0.9 --sweep temperature=1.0,0.9 --out "$out/reports/samples" "${more_evaluation[@]}"
+  likelihoods "$target" "${systems[@]:1}"
+  if [ -n "${TINYSTORIES:-}" ]; then
+    [ -e "$out/tinystories/dataset.json" ] ||
+      $cdcd data prepare --source "$TINYSTORIES/valid.txt.xz" --unit blank-line --tokenizer "$out/data" \
+        --valid-share 0.1 --test-share 0.8 --out "$out/tinystories"
+    $cdcd evaluate "${systems[@]}" --likelihood --baseline "$out/baseline" --split test --data "$out/tinystories" \
+      --num-samples "${SAMPLES:-1024}" --out "$out/reports/real-tinystories"
+    reports+=(--report "$out/reports/real-tinystories/likelihood.json")
+  fi
+  export_model diffusion "$target" "${options[@]}" --report "$out/reports/held-out/likelihood.json" "${reports[@]}"
 }
 
 run_stages

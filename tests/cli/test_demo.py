@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from tiny import cdcd_main, tiny_config
 
-from cdcd.cli import demo
+from cdcd.cli import training_demo as demo
 
 
 @pytest.fixture
@@ -49,3 +49,17 @@ def test_demo_goes_on_where_it_stopped(tiny_demo, tmp_path, capsys):
     trainer.save()
     assert cdcd_main("demo", "--out", out) == 0
     assert "Going on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.01, 2_500), (0.116, 2_500), (0.25, 1_160)])
+def test_a_slow_machine_trains_fewer_steps_and_says_so(monkeypatch, seconds, steps):
+    monkeypatch.setattr(demo, "seconds_a_step", lambda _: seconds)
+    console = Console(file=StringIO(), width=300)
+    config = demo._affordable(demo.preset("demo"), console)
+    text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    assert config.training.steps == steps
+    assert config.training.decay_steps == round(600 * steps / 2_500)
+    assert steps * seconds <= 290
+    assert f"{64 * 44 / seconds:,.0f} tokens a second" in text
+    assert ("too long for a demo" in text) == (steps < 2_500)
+    assert f"about {2_500 * seconds / 60:.1f} minutes" in text

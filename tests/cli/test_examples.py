@@ -2,10 +2,12 @@
 
 import importlib.util
 import json
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from paths import ROOT
+
+from cdcd.languages import chorales
 
 NOTEBOOK = json.loads((ROOT / "examples" / "markov_chain.ipynb").read_text(encoding="utf-8"))
 CODE = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
@@ -65,3 +67,27 @@ def test_the_notebook_is_kept_with_its_outputs():
     assert sum("image/png" in output.get("data", ()) for output in outputs) == 4
     assert all(output.get("name") != "stderr" for output in outputs)
     assert len(json.dumps(NOTEBOOK)) < 200_000
+
+
+def test_a_chorale_that_keeps_all_rules_is_chosen_and_written(monkeypatch, tmp_path, capsys):
+    """Of samples that are no chords, that break rules and that keep all, the last is taken."""
+    example = load_example("chorale")
+    crossed = chorales.write([[67, 72, 64, 48]] * 2)
+    right = chorales.write([[72, 67, 64, 48], [71, 67, 62, 55]])
+    asked = []
+
+    class Model:
+        def infill_canvas(self, text: str) -> str:
+            asked.append(text)
+            return text
+
+        def generate(self, canvas: str, **options: object) -> list[SimpleNamespace]:
+            return [SimpleNamespace(text=text) for text in ("S72 A67", crossed, right)]
+
+    monkeypatch.setattr(example.cdcd, "load", lambda _: Model())
+    text = example.main(["x", "--soprano", "72 71", "--out", str(tmp_path / "new" / "tune")])
+    assert text == right
+    assert asked == [" ".join(["S72 [3] S71 [3]"] * 16)]
+    assert (tmp_path / "new" / "tune.mid").read_bytes() == chorales.to_midi(right)
+    assert (tmp_path / "new" / "tune.png").read_bytes().startswith(b"\x89PNG")
+    assert "whole chords, in ranges, no crossing, no parallels" in capsys.readouterr().out

@@ -48,6 +48,7 @@ def folder(tmp_path_factory):
 def test_commands_run(commands, folder, monkeypatch, capsys):
     """A block's commands run one after another, as a reader would type them."""
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("CDCD_MODELS", str(ROOT / "models"))
     for command in commands:
         words = shlex.split(command)
         if words[0] == "echo":
@@ -64,6 +65,8 @@ def _shorter(arguments: list[str]) -> list[str]:
         return ["--training.steps", "9"]
     if arguments[0] == "train":
         size = SMALL_SEQ2SEQ if "numerals" in arguments else SMALL_NETWORK
+        if "--init-from" in arguments:
+            size = []
         more = ["--training.validate-every", "1"] if "judge" in arguments else []
         if "my_stories.txt" in arguments:
             more += ["--data.vocab-size", "400"]
@@ -78,6 +81,7 @@ def _shorter(arguments: list[str]) -> list[str]:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_runs(example, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("CDCD_MODELS", str(ROOT / "models"))
     shorter = example.replace("range(1000)", "range(10)")
     exec(compile(shorter, "README.md", "exec"), {})
     assert capsys.readouterr().out

@@ -11,7 +11,7 @@ from paths import ROOT
 from cdcd.cli.verbs import VERBS, build_parser
 
 SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
-OTHERS = {"--nproc-per-node", "--tokens"}
+OTHERS = {"--nproc-per-node", "--tokens", "--query-gpu", "--format", "--restore"}
 """Options of other programs."""
 
 

@@ -114,10 +114,11 @@ def test_out_is_written_at_once(place, tmp_path, translator, capfd):
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
 
 
-def test_stdin(place, translator, capfd, monkeypatch):
+@pytest.mark.parametrize("source", [["--source", "-"], []], ids=["named", "by default"])
+def test_stdin(place, translator, capfd, monkeypatch, source):
     given = io.TextIOWrapper(io.BytesIO(f"{SHORT}\n".encode()), encoding="ascii")
     monkeypatch.setattr(sys, "stdin", given)
-    assert cdcd_main("translate", place / "run", "--source", "-", *QUICK) == 0
+    assert cdcd_main("translate", place / "run", *source, *QUICK) == 0
     assert capfd.readouterr().out == translator.translate([SHORT], num_steps=2)[0] + "\n"
 
 
@@ -280,7 +281,6 @@ def test_mistakes_with_a_baseline(place, capfd, options, message):
     [
         (("translate", "{place}/text", "--source", "{place}/lines.txt"), "text is a language model, no translator: use cdcd sample"),
         (("translate", "{place}/absent", "--source", "{place}/lines.txt"), "absent does not exist"),
-        (("translate", "{place}/run"), "arguments are required: --source"),
         (("sample", "{place}/run"), "run is a translator, no language model: use cdcd translate"),
         (("infill", "{place}/run", "[3]"), "run is a translator, no language model"),
         (("evaluate", "{place}/run", "--judge", "{place}/text"), "--judge: not for translators"),

@@ -169,7 +169,10 @@ RIGHT = [
     ["evaluate", "run", "--judge", "baseline", *TINY_EVALUATION],
     ["evaluate", "run", "--judge", "baseline", "--baseline", "baseline", *TINY_EVALUATION],
     ["evaluate", "run", "--likelihood", "--num-samples", "4", "--num-levels", "2", "--device", "cpu"],
+    ["evaluate", "run", "--check", "tales", "--num-samples", "4", *TINY_SAMPLING],
     ["evaluate", "translator", "--num-sentences", "2", *TINY_SAMPLING],
+    *(["export", run, "--out", "new", "--weights", "int8", "--device", "cpu"] for run in ("run", "translator")),
+    ["models", "--json"],
     *([*PREPARE, source, "--tokenizer", "words", "--workers", "1"]
       for source in ("text.txt", "rows.jsonl", "rows.csv")),
     [*PREPARE, "pairs/a.en", "--target-source", "pairs/a.de.xz", "--tokenizer", "bytes", "--workers", "1"],

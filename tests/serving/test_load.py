@@ -228,7 +228,6 @@ def test_ctrl_c_lets_answers_end(runs):
 
 def test_mistakes_of_the_command(runs, tmp_path, capsys, monkeypatch):
     for arguments, message in (
-        ([], "give the runs to serve, such as runs/demo"),
         ([tmp_path / "none"], "none"),
         ([runs["stories"], "--port", "70000"], "argument --port: it is 70000"),
         ([runs["stories"], "--host", "203.0.113.7"], "cannot listen at 203.0.113.7"),

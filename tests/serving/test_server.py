@@ -8,10 +8,12 @@ import httpx
 import pytest
 from playground import of_kind, running, stream
 
+from cdcd.inference import names
 from cdcd.serving.guard import HEADERS
 from cdcd.serving.limits import Limits
 from cdcd.serving.models import Models, load_models
 from cdcd.serving.server import address, listening, token_for
+from models import pack_tiny
 
 
 def test_health_and_models(client):
@@ -281,8 +283,14 @@ def test_runs_of_the_same_name_are_told_apart(runs):
     assert list(models.by_name) == ["stories", "stories-2"]
 
 
-def test_without_a_run_or_without_a_model_of_a_kind():
-    with pytest.raises(ValueError, match="give the runs to serve, such as runs/demo"):
-        load_models([], Limits())
+def test_without_a_run_the_installed_models_are_served(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(names, "_roots", lambda: [tmp_path])
+    with pytest.raises(ValueError, match=r"no model is installed .*; or give the runs to serve"):
+        load_models([], Limits(), "cpu")
+    pack_tiny(runs["stories"], tmp_path / "small")
+    assert list(load_models([], Limits(), "cpu").by_name) == ["small"]
+
+
+def test_without_a_model_of_a_kind():
     with pytest.raises(ValueError, match="this server has not a translator; start it with one"):
         Models([]).named("", translator=True)

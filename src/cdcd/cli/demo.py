@@ -1,153 +1,126 @@
-"""`cdcd demo`: trains on the tales, then shows completions, gaps, settings, quality and pictures."""
+"""`cdcd demo`: what models that are installed can do; with --train, a model that is trained here."""
 
-import json
-from collections.abc import Iterable
-from dataclasses import asdict
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.rule import Rule
-from rich.table import Table
 
-from cdcd.cli.display import marked
-from cdcd.cli.plot import draw_run
-from cdcd.inference.load import load
-from cdcd.inference.text_model import Canvas, Generated, TextModel
-from cdcd.languages.tales_quality import TalesQuality, count_tokens, judge_tales, unigram_texts
-from cdcd.presets import preset
-from cdcd.training import run as runs
-from cdcd.training.checkpoint import RunDirectory
-from cdcd.training.corpora import load_documents
+from cdcd.cli.plot import draw_sample
+from cdcd.cli.training_demo import show, show_demo
+from cdcd.inference.load import load, load_translator
+from cdcd.inference.names import installed_models
+from cdcd.inference.text_model import TextModel
 
-PROMPTS = ("One sunny day Mia", "Oscar was at the busy market. He")
-GAPS = (
-    "One [2] Lily [3] farm. She [2] [1] lamp. [6]. [3]. Who has [3]? [2]",
-    "Max was [4]. He found [2] kites [3]. [6]. [6]. Where did Max find them? [3].",
-)
-SCORE_TEMPERATURES = (1.0, 0.9, 0.8, 0.5)
-GUIDANCE_SCALES = (1.0, 2.0, 4.0)
-NUM_JUDGED = 128
-NEXT = """\
-  cdcd serve {out}
-  cdcd sample {out} --prompt "One rainy evening Tom" --num-samples 4 --score-temperature 0.8
-  cdcd infill {out} "Emma was [4]. She [4]. [6]. [3]. Who has the [1] now? [2]"
-  cdcd sample {out} --solver heun --num-steps 20 --json
-  cdcd info {out}
-  cdcd plot {out}
-  cdcd train --preset demo --data my_stories.txt --out runs/mine"""
+RUN = Path("runs/demo")
+PICTURES = Path("runs")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts that a language model is shown with."""
+
+    prompts: tuple[str, ...]
+    gaps: str
+    between: str
+    """A beginning and an end, with a gap between them."""
+    num_samples: int = 2
+    """Samples of each, fewer of a large model: all is to be shown within half a minute on a CPU."""
+
+
+STORIES = {
+    "stories": Texts(
+        prompts=("Once upon a time, there was a little girl named Lily. She loved to",),
+        gaps="Tom had a red ball. [12]. He was very sad. [14]. Then Tom was happy again.",
+        between="One day, a small cat found a big box. [60] And the cat never opened a box again.",
+        num_samples=1,
+    ),
+    "tales": Texts(
+        prompts=("One sunny day Mia", "Oscar was at the busy market. He"),
+        gaps="Max was [4]. He found [2] kites [3]. [6]. [6]. Where did Max find them? [3].",
+        between="One sunny day Mia [28]. Who has the kite now? Mia.",
+    ),
+}
+"""Language models, the better ones first."""
+SENTENCES = {
+    "en-de": ("Good morning! Did you sleep well?", "The children are playing in the garden."),
+    "numerals": ("Anna gets up at half past two in the morning.",),
+}
+"""Translators, the better ones first."""
 
 
 def demo(options: Any) -> None:
-    """Trains the demo run, and shows its samples."""
-    show_demo(options.out)
-
-
-def show_demo(out: Path, console: Console | None = None) -> TalesQuality:
-    """Trains the demo run in `out`, or continues it, and shows its samples and their quality."""
-    console = console or Console(highlight=False)
-    console.print(Rule("CDCD: continuous diffusion for categorical data"))
-    train_demo(out, console)
-    model = load(out, device="cpu")
-    console.print(Rule("Completions (given text is marked)"))
-    for prompt in PROMPTS:
-        completed = model.generate(model.prompt_canvas(prompt), num_samples=3, seed=0)
-        _show(model, console, [("•", generated) for generated in completed])
-    console.print(Rule("Filling gaps"))
-    for text in GAPS:
-        console.print(f"  {text}", style="dim", markup=False)
-        filled = model.generate(model.infill_canvas(text), num_samples=2, seed=0)
-        _show(model, console, [("•", generated) for generated in filled])
-    console.print(Rule("One prompt, one seed, other settings"))
-    canvas = model.prompt_canvas(PROMPTS[0])
-    settings: list[dict[str, Any]] = [{"score_temperature": x} for x in SCORE_TEMPERATURES]
-    settings += [{"guidance_scale": x} for x in GUIDANCE_SCALES]
-    rows = []
-    for setting in settings:
-        [(name, value)] = setting.items()
-        generated = model.generate(canvas, seed=1, **setting)[0]
-        rows.append((f"{name.replace('_', ' ')} {value}", generated))
-    _show(model, console, rows)
-    quality = show_quality(model, out, console)
-    console.print(Rule("Pictures"))
-    for path in draw_run(out, prompt=PROMPTS[0]):
-        console.print(f"  {path}")
-    console.print(Rule("Try next"))
-    console.print(NEXT.format(out=out), markup=False, soft_wrap=True)
-    return quality
-
-
-def train_demo(out: Path, console: Console) -> None:
-    """Trains a new run, continues an interrupted one, or keeps a finished one."""
-    if not (out / "config.json").exists():
-        console.print(f"Training a small diffusion language model on the built-in tales, in {out}.")
-        runs.start(preset("demo"), out, console=console).train()
-    elif runs.is_finished(RunDirectory(out), {}):
-        console.print(f"{out} is trained already; delete it to train again.")
+    """Shows installed models; with --train or --out, or where none is installed, trains one."""
+    models = installed_models()
+    name = next((name for name in STORIES if name in models), None)
+    if options.train or options.out is not None or name is None:
+        show_demo(options.out or RUN)
     else:
-        console.print(f"Going on with the training in {out}.")
-        runs.resume(out, console=console).train()
+        translator = next((name for name in SENTENCES if name in models), None)
+        show_installed(name, translator)
 
 
-def _show(model: TextModel, console: Console, rows: Iterable[tuple[str, Generated]]) -> None:
-    """Prints labelled texts below one another."""
-    table, is_plain = Table.grid(padding=(0, 1, 0, 1)), not console.is_terminal
-    for label, generated in rows:
-        table.add_row(label, marked(generated, model.tokenizer, plain=is_plain))
-    console.print(table)
+def show_installed(name: str, translator: str | None, console: Console | None = None) -> None:
+    """Shows what an installed language model and a translator can do."""
+    console, started = console or Console(highlight=False), time.monotonic()
+    console.print(Rule("CDCD: continuous diffusion for categorical data"))
+    model, texts = load(name, device="cpu"), STORIES[name]
+    console.print(f"The installed model {name} (about it: cdcd models), seed 0, nothing chosen.")
+    console.print(Rule("Completions (given text is marked)"))
+    for prompt in texts.prompts:
+        _show_filled(model, console, prompt, texts.num_samples)
+    console.print(Rule("Filling gaps, anywhere in a text"))
+    _show_filled(model, console, texts.gaps, texts.num_samples)
+    console.print(Rule("A middle for a given beginning and a given end"))
+    _show_filled(model, console, texts.between, texts.num_samples)
+    if translator is not None:
+        console.print(Rule(f"Translation ({translator})"))
+        _show_translations(translator, SENTENCES[translator], console)
+    _show_picture(model, texts.prompts[0], console)
+    console.print(Rule("Try next"))
+    for command in next_commands(name, translator, texts):
+        console.print(f"  {command}", markup=False, soft_wrap=True)
+    console.print(f"\nshown in {time.monotonic() - started:.0f} s")
 
 
-def show_quality(model: TextModel, out: Path, console: Console) -> TalesQuality:
-    """Measures and prints the quality of new stories beside the data's and a unigram baseline's."""
-    split = load_documents(model.config)
-    texts = {
-        "this model": sample_stories(model, console),
-        "data (held out)": split.valid[:NUM_JUDGED],
-        "unigram": unigram_texts(split.train, NUM_JUDGED, seed=0),
-    }
-    num_tokens, known = min(map(count_tokens, texts.values())), set(split.train)
-    judged = {
-        name: judge_tales(stories, known, num_tokens=num_tokens) for name, stories in texts.items()
-    }
-    record = {"sampling": asdict(model.config.sampling)}
-    record |= {name: asdict(quality) for name, quality in judged.items()}
-    (out / "quality.json").write_text(json.dumps(record, indent=2))
-    console.print(Rule(f"Quality of {NUM_JUDGED} stories, judged by the exact grammar"))
-    table = Table("", *judged, box=None, pad_edge=True)
-    columns = [_quality_rows(quality) for quality in judged.values()]
-    for name in columns[0]:
-        table.add_row(name, *(column[name] for column in columns))
-    console.print(table)
-    return judged["this model"]
+def next_commands(name: str, translator: str | None, texts: Texts) -> list[str]:
+    """Returns commands to go on with."""
+    commands = [
+        "cdcd models",
+        f'cdcd sample {name} --prompt "{texts.prompts[0]}" --num-samples 4 --seed 1',
+        f'cdcd infill {name} "{texts.gaps}"',
+    ]
+    if translator is not None:
+        commands.append(f'echo "{SENTENCES[translator][0]}" | cdcd translate {translator}')
+    return [*commands, f"cdcd serve {name}", "cdcd demo --train"]
 
 
-def sample_stories(model: TextModel, console: Console) -> list[str]:
-    """Samples stories without a prompt, with the preset's settings."""
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        steps = NUM_JUDGED // 64 * model.config.sampling.num_steps
-        task = progress.add_task("sampling stories", total=steps)
-
-        def advance(_: Any) -> None:
-            progress.advance(task)
-
-        generated = model.generate(
-            Canvas((None,) * model.length),
-            num_samples=NUM_JUDGED,
-            seed=0,
-            callback=advance,
-        )
-    return [each.text for each in generated]
+def _show_filled(model: TextModel, console: Console, text: str, num_samples: int) -> None:
+    """Shows completions of a prompt, or a text with gaps and ways to fill them."""
+    has_gap = "[" in text
+    if has_gap:
+        console.print(f"  {text}", style="dim", markup=False)
+    canvas = model.infill_canvas(text) if has_gap else model.prompt_canvas(text)
+    generated = model.generate(canvas, num_samples=num_samples, seed=0)
+    show(model, console, [("•", each) for each in generated])
 
 
-def _quality_rows(quality: TalesQuality) -> dict[str, str]:
-    return {
-        "sentences": f"{quality.num_sentences}",
-        "sentences that parse": f"{quality.parse_share:.1%}",
-        "references and answers that are right": f"{quality.reference_share:.1%}",
-        "stories that are right throughout": f"{quality.story_share:.1%}",
-        "their exact NLL (nats a token)": "–" if quality.nll is None else f"{quality.nll:.3f}",
-        f"unigram entropy of {quality.num_tokens} tokens (nats)": f"{quality.entropy:.3f}",
-        "stories copied from the training set": f"{quality.copied_share:.1%}",
-        "distinct stories": f"{quality.distinct_share:.1%}",
-    }
+def _show_translations(name: str, sentences: Sequence[str], console: Console) -> None:
+    translator = load_translator(name, device="cpu")
+    for source, target in zip(sentences, translator.translate(sentences, seed=0), strict=True):
+        console.print(f"  {source}\n  → {target}", markup=False)
+
+
+def _show_picture(model: TextModel, prompt: str, console: Console) -> None:
+    console.print(Rule("A picture: a text while it is denoised"))
+    path = PICTURES / "denoising.png"
+    PICTURES.mkdir(exist_ok=True)
+    try:
+        draw_sample(model, path, prompt=prompt)
+    except ValueError as error:
+        console.print(f"  no picture: {error}", markup=False)
+    else:
+        console.print(f"  {path}")

@@ -5,6 +5,7 @@ from typing import Any
 
 from cdcd.cli.messages import for_terminal
 from cdcd.config import RunConfig
+from cdcd.inference.names import find_run
 from cdcd.settings import chosen
 from cdcd.training import run
 from cdcd.training.distributed import join
@@ -15,7 +16,7 @@ def distill(options: Any) -> None:
     data = {} if options.data is None else {"data.source": options.data}
     with join() as world:
         changes = chosen(options, RunConfig) | data
-        trainer = run.distil(options.teacher, options.out, changes=changes, world=world)
+        trainer = run.distil(find_run(options.teacher), options.out, changes=changes, world=world)
         loss = trainer.train()
         if world.is_main:
             command = f"cdcd sample {shlex.quote(str(options.out))}"

@@ -22,12 +22,18 @@ def _options(names: set[str]) -> str:
 
 
 def evaluate(options: Any) -> None:
+    from cdcd.inference.names import open_named
     from cdcd.lock import locked
-    from cdcd.training.checkpoint import RunDirectory
+    from cdcd.training.packed_model import PackedModel
 
-    task = RunDirectory(options.runs[0]).config.task
-    options.out = options.out or options.runs[0] / "evaluation"
+    first = open_named(options.runs[0])
+    is_packed, task = isinstance(first, PackedModel), first.config.task
+    # An installed model is not written into.
+    name = Path(f"evaluation-{first.path.name}") if is_packed else options.runs[0] / "evaluation"
+    options.out = options.out or name
     evaluation = evaluate_likelihoods if options.likelihood else evaluate_texts
+    if options.check is not None:
+        evaluation = evaluate_checks
     if task == "translation":
         evaluation = evaluate_translations
     with locked(options.out):
@@ -55,6 +61,35 @@ def evaluate_likelihoods(options: Any) -> None:
         console=Console(stderr=True),
     )
     _show(evaluation.report(), options.out)
+
+
+def evaluate_checks(options: Any) -> None:
+    from rich.console import Console
+
+    from cdcd.evaluation.checks import CheckConfig, CheckedEvaluation
+    from cdcd.evaluation.likelihood import LikelihoodConfig
+    from cdcd.evaluation.sweep import sweep_settings
+    from cdcd.evaluation.text_evaluation import EvaluationConfig
+    from cdcd.evaluation.translation_evaluation import TranslationConfig
+
+    own = _names(CheckConfig) | OF_SAMPLING
+    others = [EvaluationConfig, TranslationConfig, LikelihoodConfig]
+    more = ("judge", "likelihood", "source", "reference")
+    _refuse(options, own, others, "--check, whose judge is exact", *more)
+    evaluation = CheckedEvaluation(
+        options.runs,
+        options.check,
+        CheckConfig(**chosen(options, CheckConfig)),
+        baseline=options.baseline,
+        data=options.data,
+        settings=chosen_settings(options),
+        device=options.device,
+        dtype=options.dtype,
+        compile=options.compile,
+        console=Console(stderr=True),
+    )
+    baseline = sweep_settings(options.baseline_sweep)
+    _show(evaluation.report(sweep_settings(options.sweep), baseline), options.out)
 
 
 def evaluate_texts(options: Any) -> None:
@@ -99,7 +134,7 @@ def evaluate_translations(options: Any) -> None:
     from cdcd.inference.load import load_translator
 
     own, others = _names(TranslationConfig) | OF_SAMPLING, [EvaluationConfig, LikelihoodConfig]
-    _refuse(options, own, others, "translators", "judge", "likelihood")
+    _refuse(options, own, others, "translators", "judge", "likelihood", "check")
     if (options.source is None) != (options.reference is None):
         raise ValueError("a test set of one's own is --source FILE and --reference FILE: give both")
     files = None if options.source is None else (options.source, options.reference)

@@ -14,9 +14,9 @@ from rich.text import Text
 from cdcd.cli.effects import effects
 from cdcd.cli.messages import printable
 from cdcd.config import RunConfig, read_config
+from cdcd.inference.names import open_named
 from cdcd.settings import flatten
 from cdcd.training.build import build_model
-from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
 
 
@@ -31,7 +31,7 @@ def info(options: Any) -> None:
 
 def describe(path: Path) -> dict[str, Any]:
     """Returns the size, the state and the configuration of a run."""
-    run = RunDirectory(path)
+    run = open_named(path)
     with torch.device("meta"):
         model = build_model(run.config, run.vocab_size)
     steps = run.steps()
@@ -51,7 +51,7 @@ def describe(path: Path) -> dict[str, Any]:
         "checkpoints": steps,
         "step": steps[-1] if steps else None,
         **{name: last_logged(name) for name in ("loss", "valid_loss", "tokens_per_second")},
-        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        "bytes": sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file()),
         "config": asdict(run.config),
     }
 

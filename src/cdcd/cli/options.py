@@ -159,14 +159,14 @@ def translate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
     _generation_options(
         parser,
         "samples of each line; of several, the one most like the others is taken",
-        run="run directory of a translator",
+        run="run or installed model of a translator, such as numerals, or hf:OWNER/NAME",
     )
     parser.add_argument(
         "--source",
         metavar="FILE|-",
         type=argument(str),
-        required=True,
-        help="text with a sentence a line; -: stdin",
+        default="-",
+        help="text with a sentence a line; -: stdin, the default",
     )
     _path(parser, "--out", "FILE", "output file (default: stdout)")
     parser.add_argument(
@@ -190,13 +190,13 @@ def translate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
 
 
 def info_options(parser: argparse.ArgumentParser) -> None:
-    _path(parser, "run", "RUN", "run directory")
+    _path(parser, "run", "RUN", "run directory, installed model or hf:OWNER/NAME")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def plot_options(parser: argparse.ArgumentParser) -> None:
-    _path(parser, "run", "RUN", "run directory")
-    _path(parser, "--out", "FOLDER", "folder of the pictures (default: RUN)")
+    _path(parser, "run", "RUN", "run directory, installed model or hf:OWNER/NAME")
+    _path(parser, "--out", "FOLDER", "folder of the pictures (default: RUN; for models, this one)")
     parser.add_argument(
         "--prompt", metavar="TEXT", default="", help="prompt of the sample that is denoised"
     )
@@ -204,7 +204,8 @@ def plot_options(parser: argparse.ArgumentParser) -> None:
 
 
 def demo_options(parser: argparse.ArgumentParser) -> None:
-    _path(parser, "--out", "RUN", "run directory", default=Path("runs/demo"))
+    _path(parser, "--out", "RUN", "run directory of --train (default: runs/demo)")
+    parser.add_argument("--train", action="store_true", help="train a small model here and show it")
 
 
 def bench_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
@@ -262,6 +263,8 @@ def evaluate_options(parser: argparse.ArgumentParser, *, whole: bool) -> None:
         action="store_true",
         help="likelihood of held-out text under language models, without samples or a judge",
     )
+    check = "judge documents exactly: molecules, chess, chorales, quatrains, dialogues, tales"
+    parser.add_argument("--check", metavar="NAME", type=argument(str), help=check)
     parser.add_argument(
         "--data", metavar="PATH", type=argument(str), help="the runs' text, if it has moved"
     )
@@ -325,7 +328,7 @@ def _path(parser: Any, name: str, metavar: str, text: str, **more: Any) -> None:
 
 
 def _generation_options(
-    parser: argparse.ArgumentParser, num_samples: str, run: str = "run directory"
+    parser: argparse.ArgumentParser, num_samples: str, run: str = "run, model or hf:OWNER/NAME"
 ) -> None:
     """Adds the run, what is drawn of it and where."""
     _path(parser, "run", "RUN", run)
@@ -346,12 +349,8 @@ def _device_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="device to run on"
     )
-    parser.add_argument(
-        "--dtype",
-        choices=("auto", "float32", "float64", "bfloat16"),
-        default="auto",
-        help="precision",
-    )
+    dtypes = ("auto", "float32", "float64", "bfloat16")
+    parser.add_argument("--dtype", choices=dtypes, default="auto", help="precision")
     parser.add_argument(
         "--compile",
         choices=COMPILE_MODES,

@@ -50,7 +50,7 @@ def serve_options(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         nargs="*",
         type=argument(Path),
-        help="run directories of models of text, translators and baselines",
+        help="runs, installed models or hf:owner/name; all installed models if none is named",
     )
     parser.add_argument(
         "--host",

@@ -6,10 +6,11 @@ from typing import Any
 from cdcd.cli.messages import for_terminal
 from cdcd.evaluation.plots import Trace, plot_denoising, plot_time_warping, plot_training
 from cdcd.inference.load import load, load_translator
-from cdcd.inference.text_model import AutoregressiveTextModel, DiffusionTextModel, TextModel
+from cdcd.inference.names import open_named
+from cdcd.inference.text_model import AutoregressiveTextModel, Canvas, DiffusionTextModel, TextModel
 from cdcd.inference.translator import DiffusionTranslator, Translator
-from cdcd.training.checkpoint import RunDirectory
 from cdcd.training.logging import read_metrics
+from cdcd.training.packed_model import PackedModel
 
 
 def plot(options: Any) -> None:
@@ -20,8 +21,10 @@ def plot(options: Any) -> None:
 
 def draw_run(path: Path, out: Path | None = None, *, prompt: str = "", seed: int = 0) -> list[Path]:
     """Draws the training, the time warp and a sample of a run, and returns the paths of the pictures."""
-    out = out or path
-    if RunDirectory(path).config.task == "translation":
+    run = open_named(path)
+    # An installed model is not written into.
+    out = out or (Path() if isinstance(run, PackedModel) else path)
+    if run.config.task == "translation":
         if prompt:
             raise ValueError(f"{path} is a translator: there is no sample to draw with a prompt")
         return _draw_training(path, out, load_translator(path, device="cpu"))
@@ -29,20 +32,29 @@ def draw_run(path: Path, out: Path | None = None, *, prompt: str = "", seed: int
     canvas = model.prompt_canvas(prompt)
     pictures = _draw_training(path, out, model)
     if not isinstance(model, AutoregressiveTextModel):
-        trace = Trace()
-        sample = model.generate(canvas, seed=seed, callback=trace)[0]
-        if not sample.tokens:
-            # An empty text has no picture: what follows its end has one.
-            sample = model.generate(canvas, seed=seed, ignore_eos=True)[0]
         pictures.append(out / "denoising.png")
-        plot_denoising(trace, sample.tokens, sample.is_given, model.tokenizer.piece, pictures[-1])
+        _draw_canvas(model, canvas, pictures[-1], seed)
     return pictures
+
+
+def draw_sample(model: TextModel, path: Path, *, prompt: str = "", seed: int = 0) -> None:
+    """Draws a sample of a diffusion or masked model while it is denoised."""
+    _draw_canvas(model, model.prompt_canvas(prompt), path, seed)
+
+
+def _draw_canvas(model: TextModel, canvas: Canvas, path: Path, seed: int) -> None:
+    trace = Trace()
+    sample = model.generate(canvas, seed=seed, callback=trace)[0]
+    if not sample.tokens:
+        # An empty text has no picture: what follows its end has one.
+        sample = model.generate(canvas, seed=seed, ignore_eos=True)[0]
+    plot_denoising(trace, sample.tokens, sample.is_given, model.tokenizer.piece, path)
 
 
 def _draw_training(path: Path, out: Path, model: TextModel | Translator) -> list[Path]:
     """Draws the curves of the training, and the time warp of a diffusion model."""
     out.mkdir(parents=True, exist_ok=True)
-    metrics = read_metrics(RunDirectory(path).metrics_path)
+    metrics = read_metrics(open_named(path).metrics_path)
     pictures = []
     if any("valid_loss" in row for row in metrics):
         pictures.append(out / "training.png")

@@ -8,6 +8,7 @@ from cdcd.cli.effects import effects
 from cdcd.cli.messages import for_terminal
 from cdcd.config import RunConfig
 from cdcd.data.corpus import BUILT_IN
+from cdcd.inference.names import find_run
 from cdcd.presets import preset
 from cdcd.settings import chosen, override, refuse_without_effect
 from cdcd.training import run
@@ -50,6 +51,8 @@ def _trainer(options: Any, world: World) -> Trainer | None:
     changes = chosen(options, RunConfig) | data
     if options.checkpoint is not None and options.resume != "always":
         raise ValueError("--checkpoint goes with --resume")
+    if options.init_from is not None:
+        options.init_from = find_run(options.init_from)
     if options.resume == "always":
         if options.init_from or options.preset:
             raise ValueError(

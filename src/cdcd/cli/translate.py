@@ -13,6 +13,7 @@ from cdcd.data.sentences import Pieces, split_long
 from cdcd.data.vocabulary import UNKNOWN
 from cdcd.files import write_atomically
 from cdcd.inference.load import load_translator
+from cdcd.inference.names import find_run
 from cdcd.inference.translator import Translator
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -20,8 +21,10 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 def translate(options: Any) -> None:
     check_out(options.out)
+    # Before stdin is waited for.
+    run = find_run(options.run)
     lines = read_lines(options.source)
-    translator = load_translator(options.run, **load_options(options))
+    translator = load_translator(run, **load_options(options))
     settings = chosen_settings(options)
     translator.settings(settings, options.num_samples)
     pieces, warnings = arrange(lines, translator, options.long)

@@ -18,7 +18,7 @@ from cdcd.evaluation.judges import UNKNOWN, about_external
 from cdcd.evaluation.shared_documents import Fingerprints, count_shared
 from cdcd.evaluation.systems import System, moved
 from cdcd.files import expanded
-from cdcd.training.checkpoint import RunDirectory
+from cdcd.inference.names import open_named
 from cdcd.training.corpora import load_corpus, load_documents, split_seed
 
 MOST_KNOWN = 0.05
@@ -144,7 +144,7 @@ def about_judge(
     """
     if external := about_external(name):
         return external
-    directory = RunDirectory(Path(name))
+    directory = open_named(name)
     config = directory.config
     is_of_same_text = config.data.source == run.data.source
     # An address that only a stranger's run names is not opened.

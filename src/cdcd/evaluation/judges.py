@@ -1,6 +1,5 @@
 """The judge of an evaluation, by its name: a run, a model that others have trained, or a language itself."""
 
-from pathlib import Path
 from typing import Any
 
 from cdcd.data.tokenizers import Tokenizer, tokenizer_hash
@@ -9,6 +8,7 @@ from cdcd.evaluation.judge import Judge, RunReader
 from cdcd.evaluation.story_judge import StoryJudge
 from cdcd.files import expanded
 from cdcd.inference.load import load
+from cdcd.inference.names import installed_models
 from cdcd.inference.text_model import AutoregressiveTextModel
 from cdcd.languages.story_model import load_stories
 from cdcd.networks.precision import choose_device
@@ -30,12 +30,12 @@ def load_judge(
         folder = expanded(name.removeprefix(STORIES))
         model, story_tokenizer = load_stories(folder, device=choose_device(device))
         return StoryJudge(name, model, story_tokenizer, tokenizer)
-    if not expanded(name).exists():
+    if not expanded(name).exists() and name not in installed_models():
         raise ValueError(
             f"the judge {name} does not exist; train one with: cdcd train --model autoregressive "
             f"--data.split judge, or give {', '.join(NAMES)}"
         )
-    model = load(Path(name), device=device, dtype=dtype)
+    model = load(name, device=device, dtype=dtype)
     if not isinstance(model, AutoregressiveTextModel):
         raise ValueError(
             f"the judge {name} is a {model.config.model} model; train one with: "

@@ -8,9 +8,9 @@ from typing import Any
 from cdcd.config import BeamConfig, DecodingConfig, RunConfig
 from cdcd.data.remote import is_remote
 from cdcd.evaluation.sweep import Setting, hardware
-from cdcd.files import read_json
 from cdcd.inference.decoder_settings import names_of
-from cdcd.training.checkpoint import RunDirectory
+from cdcd.inference.names import open_named
+from cdcd.training.packed_model import weights_hash
 
 MODELS = {"diffusion": "cdcd", "autoregressive": "autoregressive", "masked": "masked"}
 """The names of models in reports."""
@@ -77,9 +77,8 @@ def load_systems(
 def _load_system(
     load: Callable[..., Any], run: Path, data: str | None, options: dict[str, Any]
 ) -> System:
-    directory = RunDirectory(run)
-    step = directory.existing_step()
-    saved = read_json(directory.folder(step) / "checkpoint.json")["sha256"]["weights.safetensors"]
+    directory = open_named(run)
+    step, saved = directory.existing_step(), weights_hash(directory)
     model = load(run, **options)
     source = model.config.data.source
     if is_remote(source) and data is None and not directory.is_where_it_was_made:

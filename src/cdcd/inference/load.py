@@ -1,10 +1,10 @@
-"""Trained models read from run directories.
+"""Trained models, read by their names: run directories, installed models, models on a hub.
 
-model = cdcd.load("runs/demo")
+model = cdcd.load("tales")  # or a run, such as "runs/mine", or "hf:owner/name": see `names`
 print(model.complete("Once upon a time", num_samples=4, seed=0, score_temperature=0.9))
 print(model.infill("The [5] went to the [3].", seed=0))
 
-translator = cdcd.load_translator("runs/numerals")
+translator = cdcd.load_translator("numerals")
 print(translator.translate(["Anna gets up at half past two."], num_samples=10))
 """
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.diffusion.warping import TimeWarp
+from cdcd.inference.names import open_named
 from cdcd.inference.text_model import (
     AutoregressiveTextModel,
     DiffusionTextModel,
@@ -21,7 +22,7 @@ from cdcd.inference.text_model import (
 from cdcd.inference.translator import AutoregressiveTranslator, DiffusionTranslator, Translator
 from cdcd.networks.precision import choose_device, choose_dtype
 from cdcd.training.build import build_model
-from cdcd.training.checkpoint import RunDirectory, without_prefix
+from cdcd.training.checkpoint import without_prefix
 
 MODELS: dict[tuple[str, str], type[TextModel | Translator]] = {
     ("text", "diffusion"): DiffusionTextModel,
@@ -41,7 +42,7 @@ def load(
     dtype: str = "auto",
     compile: str = "auto",
 ) -> TextModel:
-    """Loads a run's last checkpoint (its averaged weights where it kept them) for sampling.
+    """Loads a model by its name, or a run's last checkpoint (its averaged weights where it kept them).
 
     `compile` is for diffusion models on a GPU: `auto` captures a network call as a CUDA graph; `on`
     compiles it; `graphs` does both, which takes longest to start and is fastest; `off` does neither.
@@ -53,7 +54,7 @@ def load(
 
 
 def load_translator(run: str | Path, **options: Any) -> Translator:
-    """Loads a run's last checkpoint for translating; the options are those of `load`."""
+    """Loads a translator by its name, or a run's last checkpoint; the options are those of `load`."""
     model = _load(run, **options)
     if not isinstance(model, Translator):
         raise ValueError(f"{run} is a language model, no translator: use cdcd sample")
@@ -72,7 +73,7 @@ def _load(
     dtype: str = "auto",
     compile: str = "auto",
 ) -> TextModel | Translator:
-    directory = RunDirectory(Path(run))
+    directory = open_named(run)
     saved = directory.load(checkpoint)
     config, tokenizer = directory.config, directory.tokenizer
     own_device = choose_device(device)

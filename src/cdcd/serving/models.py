@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.inference.load import load_any
+from cdcd.inference.names import INSTALL, installed_models
 from cdcd.inference.text_model import AutoregressiveTextModel, DiffusionTextModel
 from cdcd.inference.translator import Translator
 from cdcd.serving.controls import controls_of
@@ -86,10 +87,11 @@ class Models:
 
 
 def load_models(runs: Sequence[Path | str], limits: Limits, device: str = "auto") -> Models:
-    """Loads runs; a name is that of the folder, with a number where there are several."""
+    """Loads runs, or all installed models; a name is that of the folder, with a number where it is taken."""
+    runs = runs or [*installed_models()]
     if not runs:
         raise ValueError(
-            "give the runs to serve, such as runs/demo (cdcd demo trains it in some minutes)"
+            f"no model is installed ({INSTALL}); or give the runs to serve, such as runs/demo"
         )
     served: list[Served] = []
     for run in runs:

@@ -34,6 +34,7 @@ from cdcd.training.distillation import distilled_config
 from cdcd.training.distributed import ALONE, World
 from cdcd.training.logging import check_log
 from cdcd.training.memory import refuse_what_cannot_fit
+from cdcd.training.packed_model import open_run
 from cdcd.training.parallel import check_shares
 from cdcd.training.tensor_files import check_shapes
 from cdcd.training.trackers import check_tracker
@@ -102,7 +103,7 @@ def _create(
     if config.distillation.teacher_steps and init_from is None:
         raise ValueError("distillation.teacher_steps needs a teacher: cdcd distill RUN --out NEW")
     config = _located(config)
-    parent = None if init_from is None else RunDirectory(init_from)
+    parent = None if init_from is None else open_run(init_from)
     # Before a model of its size is built: it may be a stranger's.
     inherited = parent and parent.load()
     corpus = load_corpus(config, parent and parent.tokenizer)
@@ -168,7 +169,7 @@ INHERITED_DATA = (
 
 def inherited_config(config: RunConfig, init_from: Path) -> RunConfig:
     """Returns the model of another run, and its split of the text, with the training of this one."""
-    parent = RunDirectory(init_from).config
+    parent = open_run(init_from).config
     kept = {name: getattr(parent.data, name) for name in INHERITED_DATA}
     data = replace(config.data, **kept, split_seed=split_seed(parent))
     return replace(parent, data=data, training=config.training)
@@ -183,7 +184,7 @@ def distil(
     world: World = ALONE,
 ) -> Trainer:
     """Starts a run in `out` that learns to sample as another run does, in fewer steps."""
-    parent, changes = RunDirectory(teacher), dict(changes or {})
+    parent, changes = open_run(teacher), dict(changes or {})
     source = parent.config.data.source
     if _is_path(source) and "data.source" not in changes and not parent.is_where_it_was_made:
         raise ValueError(

@@ -1,0 +1,1 @@
+"""Trained models of cdcd: data only. `cdcd models` lists them, `cdcd.load("tales")` loads one."""
