@@ -146,6 +146,7 @@ def test_everything_by_the_keyboard(page, runs):
         "'here' is not in the model's vocabulary" in column(page).get_by_role("status").inner_text()
     )
     box.fill("Mia [2] home.")
+    page.locator("#seed").focus()
     page.keyboard.press("Control+Enter")
     finish(page)
     slider(page).focus()

@@ -37,6 +37,12 @@ function tabs(views, first) {
   );
 }
 
+/** Ctrl+Enter runs what is shown, wherever the focus is. */
+function runByKey(/** @type {KeyboardEvent} */ event) {
+  if (event.defaultPrevented || event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+  /** @type {HTMLElement | null} */ (document.querySelector("#page > :not([hidden]) .primary"))?.click();
+}
+
 async function begin() {
   takeToken();
   const page = /** @type {HTMLElement} */ (document.getElementById("page"));
@@ -59,6 +65,7 @@ async function begin() {
     if (playground) playground.editor.refresh();
     if (state && playground) playground.restore(state);
     if (raw?.translation && translation) translation.restore(raw.translation);
+    document.addEventListener("keydown", runByKey);
     page.dataset.state = "ready";
   } catch (error) {
     page.replaceChildren(
