@@ -1,6 +1,7 @@
 """The study of simplex diffusion (App. B.3): its corruption is exact, its models are comparable."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from tiny import cdcd_main
 
 from cdcd.diffusion.estimator import Inputs, NetworkEstimator, predict_logits
 from cdcd.diffusion.solvers import Slope, euler_step
+from cdcd.reproduction import simplex
 from cdcd.reproduction.simplex import CPU, Study, finding, gaps, parts_of, perform_study
 from cdcd.reproduction.simplex_models import (
     Model,
@@ -171,7 +173,7 @@ def test_the_finding_needs_both_a_gap_and_its_growth(low, high, verdict):
     assert gaps(models) == {16: pytest.approx([*low]), 1024: pytest.approx([*high])}
 
 
-def test_a_study_is_filed_and_goes_on_where_it_stopped(tmp_path):
+def test_a_study_is_filed_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     written = perform_study(MICRO, tmp_path, QUIET)
     assert [path.name for path in written] == [
         "simplex.json",
@@ -183,7 +185,15 @@ def test_a_study_is_filed_and_goes_on_where_it_stopped(tmp_path):
     before = {part.name: part.result(tmp_path) for part in parts}
     for part in parts[2:4]:
         part.path(tmp_path).unlink()
+    # A thread here, since processes import torch anew, and seeds of a process are for one thread.
+    threads = []
+    monkeypatch.setattr(
+        simplex,
+        "ProcessPoolExecutor",
+        lambda count, mp_context: threads.append(count) or ThreadPoolExecutor(1),
+    )
     perform_study(MICRO, tmp_path, QUIET, workers=2)
+    assert threads == [2]
     for part in parts:
         after = part.result(tmp_path)
         assert (after == before[part.name]) == (part not in parts[2:4])
