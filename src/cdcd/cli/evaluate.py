@@ -64,7 +64,6 @@ def evaluate_likelihoods(options: Any) -> None:
 
 
 def evaluate_checks(options: Any) -> None:
-    from rich.console import Console
 
     from cdcd.evaluation.checks import CheckConfig, CheckedEvaluation
     from cdcd.evaluation.likelihood import LikelihoodConfig
@@ -80,20 +79,22 @@ def evaluate_checks(options: Any) -> None:
         options.runs,
         options.check,
         CheckConfig(**chosen(options, CheckConfig)),
-        baseline=options.baseline,
-        data=options.data,
-        settings=chosen_settings(options),
-        device=options.device,
-        dtype=options.dtype,
-        compile=options.compile,
-        console=Console(stderr=True),
+        **_given(options),
     )
     baseline = sweep_settings(options.baseline_sweep)
     _show(evaluation.report(sweep_settings(options.sweep), baseline), options.out)
 
 
-def evaluate_texts(options: Any) -> None:
+def _given(options: Any) -> dict[str, Any]:
+    """Returns what every evaluation of models of text is given."""
     from rich.console import Console
+
+    names = ("baseline", "data", "device", "dtype", "compile")
+    given = {name: getattr(options, name) for name in names}
+    return given | {"settings": chosen_settings(options), "console": Console(stderr=True)}
+
+
+def evaluate_texts(options: Any) -> None:
 
     from cdcd.evaluation.likelihood import LikelihoodConfig
     from cdcd.evaluation.sweep import sweep_settings
@@ -111,13 +112,7 @@ def evaluate_texts(options: Any) -> None:
         options.runs,
         options.judge,
         EvaluationConfig(**chosen(options, EvaluationConfig)),
-        baseline=options.baseline,
-        data=options.data,
-        settings=chosen_settings(options),
-        device=options.device,
-        dtype=options.dtype,
-        compile=options.compile,
-        console=Console(stderr=True),
+        **_given(options),
     )
     _show(evaluation.report(settings, baseline), options.out)
 
