@@ -3,10 +3,10 @@
     python scripts/file_reproduction.py OUT results/reproduction/SCALE
     python scripts/file_reproduction.py --restore results/reproduction/SCALE OUT
 
-`--restore` makes from the files a folder that `cdcd reproduce --out OUT` goes on with, or writes the tables and
-pictures of again (`--tables`); models are not in it, and those that further rows need, the judge among them, are
-trained again. `rows.json` has the numbers of each row and seed, `trainings.json` the configuration, validation, seconds and
-hardware of each model. Paths of the machine are left out.
+`--restore` makes from the files a folder that `cdcd reproduce --out OUT` goes on with, or writes the tables of
+again (`--tables`); models are not in it, and those that further rows need, the judge among them, are trained again.
+`rows.json` has the numbers of each row and seed, `trainings.json` the configuration, validation, seconds and hardware
+of each model. Paths of the machine are left out.
 """
 
 import json
@@ -27,21 +27,17 @@ def main(out: Path, folder: Path) -> None:
     rows = {path.stem: read(path) for path in sorted((out / "rows").glob("*.json"))}
     write(folder / "rows.json", rows)
     records = {path.parent.name: read(path) for path in sorted(out.glob("runs/*/record.json"))}
-    write(
-        folder / "trainings.json", {name: brief(name, record) for name, record in records.items()}
-    )
+    # Trainings whose rows were restored are not in OUT.
+    filed = folder / "trainings.json"
+    before = read(filed) if filed.is_file() else {}
+    write(filed, before | {name: brief(name, record) for name, record in records.items()})
 
 
 def restore(folder: Path, out: Path) -> None:
-    for name in ("rows", "runs"):
-        (out / name).mkdir(parents=True)
+    (out / "rows").mkdir(parents=True)
     shutil.copy(folder / "protocol.json", out)
     for name, row in read(folder / "rows.json").items():
         write(out / "rows" / f"{name}.json", row)
-    for name, record in read(folder / "trainings.json").items():
-        if "warp" in record:
-            (out / "runs" / name).mkdir()
-            write(out / "runs" / name / "record.json", record)
 
 
 def brief(name: str, record: dict[str, Any]) -> dict[str, Any]:

@@ -59,5 +59,9 @@ def test_filed_rows_become_a_folder_again(tmp_path):
     subprocess.run([sys.executable, script, out, filed], check=True)
     subprocess.run([sys.executable, script, "--restore", filed, again], check=True)
     kept = {str(p.relative_to(again)): json.loads(p.read_text()) for p in again.rglob("*.json")}
-    assert kept.pop("runs/base.0/record.json")["environment"]["command"] == "work.py job.json"
     assert kept == {"protocol.json": {"scale": "tiny"}, "rows/table1.base.base.0.json": row}
+    subprocess.run([sys.executable, script, again, filed], check=True)
+    trainings = json.loads((filed / "trainings.json").read_text())
+    assert trainings["base.0"]["environment"]["command"] == "work.py job.json"
+    assert [name for name, each in trainings.items() if "warp" in each] == ["base.0"]
+    assert len(trainings) == 2
