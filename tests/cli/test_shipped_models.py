@@ -109,6 +109,18 @@ def shown(*names):
     return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.parametrize("is_active", [True, False])
+def test_where_cdcd_is_not_on_the_path_the_first_command_puts_it_there(
+    is_active, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo.sys, "prefix", str(tmp_path / ".venv"))
+    monkeypatch.setattr(demo.shutil, "which", lambda name: "cdcd" if is_active else None)
+    commands = demo.next_commands("tales", None, demo.STORIES["tales"])
+    assert (commands[0] == "source .venv/bin/activate") == (not is_active)
+    assert commands[-2:] == ["cdcd serve tales", "cdcd demo --train"]
+
+
 def test_a_translator_need_not_be_installed(shipped, monkeypatch):
     monkeypatch.setattr(demo, "installed_models", only("tales"))
     text = shown("tales", None)

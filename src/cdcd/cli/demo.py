@@ -1,5 +1,7 @@
 """`cdcd demo`: what models that are installed can do; with --train, a model that is trained here."""
 
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,7 +97,15 @@ def next_commands(name: str, translator: str | None, texts: Texts) -> list[str]:
     ]
     if translator is not None:
         commands.append(f'echo "{SENTENCES[translator][0]}" | cdcd translate {translator}')
-    return [*commands, f"cdcd serve {name}", "cdcd demo --train"]
+    commands += [f"cdcd serve {name}", "cdcd demo --train"]
+    return commands if shutil.which("cdcd") else [activation(), *commands]
+
+
+def activation() -> str:
+    """Returns the command that puts `cdcd` on the path of a shell, where its environment is not active."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    here = Path.cwd()
+    return f"source {script.relative_to(here) if script.is_relative_to(here) else script}"
 
 
 def _show_filled(model: TextModel, console: Console, text: str, num_samples: int) -> None:
