@@ -52,7 +52,7 @@ imports: .venv/dev
 	@touch $@
 
 .venv/plot: .venv/created pyproject.toml constraints.txt $(MODELS)
-	$(INSTALL) ".[plot]" ./models
+	$(INSTALL) ".[plot,serve]" ./models
 	@touch $@
 
 .venv/dev: .venv/created pyproject.toml constraints.txt $(MODELS)
