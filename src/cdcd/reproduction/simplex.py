@@ -46,10 +46,10 @@ class Study:
     """The sizes of the study."""
 
     noise_vocabularies: tuple[int, ...] = VOCABULARIES
-    vocabularies: tuple[int, ...] = (16, 128, 1024)
+    vocabularies: tuple[int, ...] = (16, 64, 256)
     """Numbers of tokens of the languages that models are trained on."""
     seeds: int = 3
-    steps: int = 1000
+    steps: int = 30_000
 
 
 @dataclass(frozen=True)
