@@ -15,6 +15,7 @@ from cdcd.evaluation.judge import MARKS, split_texts
 from cdcd.evaluation.judges import load_judge
 from cdcd.inference.load import load
 from cdcd.reproduction import measuring, pictures, report, samples, work
+from cdcd.reproduction.findings import PAPER
 from cdcd.reproduction.plan import JUDGE, Plan
 from cdcd.reproduction.rows import BASE, ROWS, Row, rows_of
 from cdcd.reproduction.scales import SCALES
@@ -141,6 +142,17 @@ def test_only_what_is_missing_is_done_again(finished):
     assert {**after, "seconds": 0} == {**before, "seconds": 0}
 
 
+def test_samples_are_drawn_by_code_that_is_compiled_as_the_trainings(finished, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(work, "load", lambda run, **options: asked.update(options))
+    monkeypatch.setattr(work, "load_translator", lambda run, **options: asked.update(options))
+    for factory in (work._of_text, work._of_translator):
+        asked.clear()
+        training = {"device": "cuda", "compile": "graphs"}
+        factory({"run": "none", "config": {"training": training}, "judge": None, "batch_size": 1})
+        assert asked == training
+
+
 def test_tables_hold_the_paper_beside_ours(finished):
     written = {path.name: path.read_text() for path in report.write(finished)}
     assert set(written) == {"table1.md", "table2.md", "verdicts.md"}
@@ -157,8 +169,24 @@ def test_figures_are_drawn_from_what_there_is(finished):
     values = report.read_values(finished)
     rows = rows_of(["table2/nucleus"])
     ours = {row.name: {0: values["table2/nucleus/p=0.9"][0]} for row in rows}
-    points = list(pictures._points(rows, ours))
+    points = list(pictures._points(rows, ours, "entropy", "nll"))
     assert points == [tuple(ours[rows[0].name][0][m] for m in ("entropy", "nll"))] * 7
+
+
+def test_table_3_has_a_line_for_the_baseline_and_each_guidance_scale():
+    figure = pictures._completions(PAPER)
+    assert figure is not None
+    lines = {
+        entry.get_label(): line.get_xydata().tolist()
+        for axis in figure.axes[1:]
+        for entry, line in zip(axis.collections, axis.lines, strict=True)
+    }
+    systems = ["data", "autoregressive", *(f"guidance={scale}" for scale in (1.0, 2.0, 4.0, 8.0))]
+    assert list(lines) == systems
+    assert lines["data"] == [[2.580, 1.0]]
+    assert lines["autoregressive"][2] == [1.988, 0.940]
+    assert lines["guidance=4.0"][1] == [2.073, 0.574]
+    assert pictures._completions({}) is None
 
 
 def test_figure_7_shows_samples_beside_what_was_there(finished):

@@ -1,4 +1,4 @@
-"""The paper's figures from our results: bars (Figure 4), trade-offs (5, 6), the time warp (2, 8), Table 4."""
+"""The paper's figures from our results: bars (Figure 4), trade-offs (5, 6), the time warp (2, 8), Tables 3 and 4."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ def draw(plan: Plan) -> list[Path]:
         return []
     values = read_values(replace(plan, rows=list(ROWS.values())))
     figures = {"figure4": _bars(values)}
-    figures["table4"] = _translations(values)
+    figures |= {"table3": _completions(values), "table4": _translations(values)}
     figures |= {name: _trade_offs(values, groups) for name, groups in TRADE_OFFS.items()}
     drawn = []
     record = plan.run("base.0") / "record.json"
@@ -81,6 +81,24 @@ def _bars(values: Values) -> "Figure | None":
         title="Table 1, Figure 4",
     )
     axis.legend(frameon=False)
+    return figure
+
+
+def _completions(values: Values) -> "Figure | None":
+    """Draws MAUVE over AR-NLL, a line for the baseline and for each guidance scale, the paper's and ours."""
+    lines: dict[str, list[Row]] = {}
+    for row in rows_of(["table3"]):
+        scale = row.sampling.get("guidance_scale")
+        lines.setdefault(f"guidance={scale}" if scale else row.system, []).append(row)
+    if not any(row.name in values for row in lines["autoregressive"]):
+        return None
+    figure, axes = new_figure(1, 2, (12, 5))
+    for axis, (title, side) in zip(axes, {"paper": PAPER, "ours": values}.items(), strict=True):
+        for label, rows in lines.items():
+            if points := [*_points(rows, side, "nll", "mauve")]:
+                _draw_line(axis, points, label)
+        axis.set(title=title, xlabel="AR-NLL (nats a token)", ylabel="MAUVE")
+        axis.legend(frameon=False, fontsize=8)
     return figure
 
 
@@ -131,7 +149,7 @@ def _trade_offs(values: Values, groups: Sequence[str]) -> "Figure | None":
     """Draws AR-NLL over entropy for each setting that is varied, the paper's beside ours."""
     sides = {"paper": PAPER, "ours": values}
     lines = {
-        title: {group: list(_points(rows_of([group]), side)) for group in groups}
+        title: {group: [*_points(rows_of([group]), side, "entropy", "nll")] for group in groups}
         for title, side in sides.items()
     }
     if not any(len(points) > 1 for points in lines["ours"].values()):
@@ -148,11 +166,12 @@ def _trade_offs(values: Values, groups: Sequence[str]) -> "Figure | None":
     return figure
 
 
-def _points(rows: Sequence[Row], values: Values) -> Iterator[tuple[float, float]]:
+def _points(rows: Sequence[Row], values: Values, *metrics: str) -> Iterator[tuple[float, float]]:
+    """Yields two metrics of every row that has both."""
     for row in rows:
-        entropy, nll = (summary(row, values, metric) for metric in ("entropy", "nll"))
-        if entropy is not None and nll is not None:
-            yield entropy["mean"], nll["mean"]
+        x, y = (summary(row, values, metric) for metric in metrics)
+        if x is not None and y is not None:
+            yield x["mean"], y["mean"]
 
 
 def _draw_line(axis: "Axes", points: Sequence[tuple[float, float]], label: str) -> None:

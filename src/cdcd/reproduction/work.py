@@ -178,8 +178,8 @@ def train(job: dict[str, Any]) -> None:
 
 def _of_text(job: dict[str, Any]) -> Measure:
     """Returns a function that measures rows of a text model."""
-    device = job["config"]["training"]["device"]
-    model = load(job["run"], device=device)
+    device, compile = (job["config"]["training"][name] for name in ("device", "compile"))
+    model = load(job["run"], device=device, compile=compile)
     judge = job["judge"] and load_judge(
         job["judge"], model.tokenizer, model.length, device=device, dtype="float32"
     )
@@ -194,7 +194,8 @@ def _of_text(job: dict[str, Any]) -> Measure:
 
 def _of_translator(job: dict[str, Any]) -> Measure:
     """Returns a function that measures rows of a translator."""
-    translator = load_translator(job["run"], device=job["config"]["training"]["device"])
+    device, compile = (job["config"]["training"][name] for name in ("device", "compile"))
+    translator = load_translator(job["run"], device=device, compile=compile)
     return partial(measure_translations, translator=translator, batch_size=job["batch_size"])
 
 
