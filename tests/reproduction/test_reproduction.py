@@ -15,7 +15,6 @@ from cdcd.evaluation.judge import MARKS, split_texts
 from cdcd.evaluation.judges import load_judge
 from cdcd.inference.load import load
 from cdcd.reproduction import measuring, pictures, report, samples, work
-from cdcd.reproduction.findings import PAPER
 from cdcd.reproduction.plan import JUDGE, Plan
 from cdcd.reproduction.rows import BASE, ROWS, Row, rows_of
 from cdcd.reproduction.scales import SCALES
@@ -171,22 +170,6 @@ def test_figures_are_drawn_from_what_there_is(finished):
     ours = {row.name: {0: values["table2/nucleus/p=0.9"][0]} for row in rows}
     points = list(pictures._points(rows, ours, "entropy", "nll"))
     assert points == [tuple(ours[rows[0].name][0][m] for m in ("entropy", "nll"))] * 7
-
-
-def test_table_3_has_a_line_for_the_baseline_and_each_guidance_scale():
-    figure = pictures._completions(PAPER)
-    assert figure is not None
-    lines = {
-        entry.get_label(): line.get_xydata().tolist()
-        for axis in figure.axes[1:]
-        for entry, line in zip(axis.collections, axis.lines, strict=True)
-    }
-    systems = ["data", "autoregressive", *(f"guidance={scale}" for scale in (1.0, 2.0, 4.0, 8.0))]
-    assert list(lines) == systems
-    assert lines["data"] == [[2.580, 1.0]]
-    assert lines["autoregressive"][2] == [1.988, 0.940]
-    assert lines["guidance=4.0"][1] == [2.073, 0.574]
-    assert pictures._completions({}) is None
 
 
 def test_figure_7_shows_samples_beside_what_was_there(finished):
