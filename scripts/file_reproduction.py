@@ -16,7 +16,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TABLES = ("table*.md", "figure6.md", "appendix.md", "verdicts.md", "verdicts.json", "protocol.json", "figure7.md")
+TABLES = (
+    "table*.md",
+    "figure6.md",
+    "appendix.md",
+    "verdicts.md",
+    "verdicts.json",
+    "protocol.json",
+    "figure7.md",
+)
 
 
 def main(out: Path, folder: Path) -> None:

@@ -91,7 +91,8 @@ def encode_in_order(
     except BrokenProcessPool:
         raise ValueError(
             f"one of {workers} processes died, perhaps for want of memory; run the same command again "
-            f"with fewer workers to go on"
+            f"with fewer workers to go on. A script must call this below `if __name__ == "
+            f"'__main__':`, or with one worker"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
