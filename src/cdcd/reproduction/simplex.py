@@ -223,6 +223,8 @@ def draw_models(models: Sequence[Model], shuffled: Mapping[str, float]) -> "Figu
             axis.errorbar(sizes, means, errors, color=colour, marker="o", capsize=3, label=name)
         axis.axhline(0, color="black", linewidth=0.6)
         axis.set(xscale="log", xlabel="number of tokens V")
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axis.minorticks_off()
         axis.legend(frameon=False)
     axes[0].set_ylabel("exact NLL less that of the language (nats a token)")
     axes[1].set_ylabel("unigram entropy less that of the language (nats)")
